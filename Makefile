@@ -35,14 +35,17 @@ test-apps: setup ## Build the C programs of the tests and benchmarks into target
 
 .PHONY: rootfs
 rootfs: setup ## Make the root file systems that tests, demo and benchmarks run on
-	@rootfs/make-rootfs busybox
-	@rootfs/make-rootfs python
+	@rootfs/image.py root busybox
+	@rootfs/image.py root python
 
 .PHONY: test
 test: build test-apps rootfs ## Every test: unit, system calls, hibernation, command line, Docker, containerd
 	@# What runs beside a hostile guest needs no loader and no libraries of the host.
 	@for file in $(QUARK) target/release/containerd-shim-quark-v1; do ! readelf -lW $$file | grep INTERP || { echo "$$file is not linked statically"; exit 1; }; done
 	@mkdir -p target && : >target/skipped
+	/usr/bin/python3 -m unittest discover -s rootfs/tests
+	/usr/bin/python3 -m unittest discover -s test-apps/functionbench/tests
+	/usr/bin/python3 -m unittest discover -s test-apps/judge
 	$(CARGO) test --workspace --locked --no-fail-fast
 	@$(MAKE) --no-print-directory test-loom
 	test-apps/docker/test.sh $(QUARK)
@@ -92,8 +95,17 @@ critest: build ## The conformance tests of Kubernetes' runtime interface under c
 .PHONY: servers
 servers: build ## Twelve servers of Debian beside runc (and RUNSC=path): start, memory, 20 sleeps; target/servers/report.md (ONLY="redis sshd", ONLY=throughput, ONLY=logins; BEFORE=another quark binary)
 	@scripts/setup.sh servers
-	@rootfs/make-rootfs servers
+	@rootfs/image.py root servers
 	@/usr/bin/python3 test-apps/servers/run.py --quark $(QUARK) $(if $(ONLY),--only "$(ONLY)") $(if $(RUNSC),--runsc $(RUNSC)) $(if $(BEFORE),--before $(BEFORE))
+
+.PHONY: functionbench
+functionbench: build ## FunctionBench's functions under Docker with quark, runc and runsc: cold, warm, hibernated, woken; target/functionbench/report.md (ONLY="matmul hello-node", ROUNDS=n, RUNSC=path, WITHOUT="runsc")
+	@/usr/bin/python3 test-apps/functionbench/run.py --quark $(QUARK) $(if $(ONLY),--only "$(ONLY)") $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(RUNSC),--runsc $(RUNSC)) $(if $(WITHOUT),--without "$(WITHOUT)")
+
+.PHONY: judge
+judge: build ## Suites that others wrote (CPython's, Go's, stress-ng) natively and in quark; doc/compatibility/*.csv has what differs (ONLY="cpython go stress", PART=test_socket, AGAIN=1)
+	@scripts/setup.sh judge
+	@/usr/bin/python3 test-apps/judge/run.py --quark $(QUARK) --rootfs "$$(rootfs/image.py root test-apps/judge/judge.yaml)" $(if $(ONLY),--only "$(ONLY)") $(if $(PART),--part "$(PART)") $(if $(AGAIN),--again)
 
 .PHONY: deb
 deb: build ## Make target/debian/quark_VERSION_amd64.deb, a Debian package (with cargo-deb, which is built if it is missing)

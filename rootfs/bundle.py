@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Writes an OCI bundle: a config.json as `runc spec` would give it, over a root file system made by make-rootfs.
+"""Writes an OCI bundle: a config.json as `runc spec` would give it, over a root file system made by image.py.
 
     rootfs/bundle.py --rootfs target/rootfs/busybox --out target/bundles/true -- /bin/true
 
@@ -14,6 +14,8 @@ CAPABILITIES = ["CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"
                 "CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT"]
 ENVIRONMENT = ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TERM=xterm"]
 
+CPU_PERIOD_US = 100_000
+
 
 def mount(destination, fstype, source, *options):
     return {"destination": destination, "type": fstype, "source": source, "options": list(options)}
@@ -21,9 +23,9 @@ def mount(destination, fstype, source, *options):
 
 def config(rootfs, args, env=(), cwd="/", binds=(), readonly=False, terminal=False, hostname="quark", network="host",
            cgroup_path=None, memory_bytes=None, uid=0, gid=0, groups=(), descriptors=1024,
-           annotations=(), no_new_privileges=True):
+           annotations=(), no_new_privileges=True, cpus=None, pids=None):
     """The configuration. `binds` are (source, destination, "ro" or "rw"); `network` is "host", "new" or the path of a
-    network namespace; `memory_bytes` is the cgroup's limit; `groups` are additional ones; `descriptors` is RLIMIT_NOFILE; `annotations` are
+    network namespace; `memory_bytes`, `cpus` and `pids` are the cgroup's limits; `env` are NAME=value, of which the last one counts; `groups` are additional ones; `descriptors` is RLIMIT_NOFILE; `annotations` are
     NAME=value."""
     mounts = [
         mount("/proc", "proc", "proc"),
@@ -53,13 +55,18 @@ def config(rootfs, args, env=(), cwd="/", binds=(), readonly=False, terminal=Fal
         linux["cgroupsPath"] = cgroup_path
     if memory_bytes:
         linux["resources"]["memory"] = {"limit": memory_bytes}
+    if cpus:
+        linux["resources"]["cpu"] = {"quota": round(cpus * CPU_PERIOD_US), "period": CPU_PERIOD_US}
+    if pids:
+        linux["resources"]["pids"] = {"limit": pids}
     return {
         "ociVersion": "1.0.2",
         "process": {
             "terminal": terminal,
             "user": {"uid": uid, "gid": gid, **({"additionalGids": list(groups)} if groups else {})},
             "args": list(args),
-            "env": ENVIRONMENT + list(env),
+            # A program that finds a name twice takes the first.
+            "env": list({e.split("=", 1)[0]: e for e in ENVIRONMENT + list(env)}.values()),
             "cwd": cwd,
             "capabilities": {s: CAPABILITIES for s in ("bounding", "effective", "permitted")},
             "rlimits": [{"type": "RLIMIT_NOFILE", "hard": descriptors, "soft": descriptors}],

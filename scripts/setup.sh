@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs what building and testing need and this machine lacks: apt packages and the Rust target of the kernel image.
 # Does nothing, and needs no root, when everything is there. "setup.sh kvm-vm" installs what scripts/kvm-vm needs, instead,
-# "setup.sh servers", "cri", "deb" and "test-deb" what `make servers`, `critest`, `deb` and `test-deb` need besides.
+# "setup.sh servers", "judge", "cri", "deb" and "test-deb" what `make servers`, `judge`, `critest`, `deb` and `test-deb` need besides.
 # With --check first, nothing is installed: the status is 1 if anything is missing, which is said.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive
@@ -48,6 +48,8 @@ if [ "${1:-}" = kvm-vm ]; then
     )
 elif [ "${1:-}" = servers ]; then
     needed=(go:golang-go)
+elif [ "${1:-}" = judge ]; then
+    needed=(cc:gcc go:golang-go runc:runc debootstrap:debootstrap unshare:util-linux)
 elif [ "${1:-}" = cri ]; then
     needed=(cc:gcc go:golang-go containerd:containerd runc:runc iptables:iptables ip:iproute2)
     [ -e /usr/lib/cni/bridge ] || packages=(containernetworking-plugins)
@@ -56,7 +58,7 @@ elif [ "${1:-}" = deb ]; then
 elif [ "${1:-}" = test-deb ]; then
     needed=(lintian:lintian man:man-db)
 elif [ $# -gt 0 ]; then
-    echo "usage: scripts/setup.sh [--check] [kvm-vm|servers|cri|deb|test-deb]" >&2
+    echo "usage: scripts/setup.sh [--check] [kvm-vm|servers|judge|cri|deb|test-deb]" >&2
     exit 2
 fi
 # Debian keeps some of these out of a user's PATH.
@@ -70,6 +72,10 @@ if [ "${1:-}" = servers ]; then
     for module in paramiko pg8000 pymysql; do
         /usr/bin/python3 -c "import $module" 2>/dev/null || packages+=("python3-$module")
     done
+fi
+# Descriptions of images are read by the distribution's own Python.
+if [ $# = 0 ] || [ "$1" = servers ] || [ "$1" = cri ]; then
+    /usr/bin/python3 -c 'import yaml' 2>/dev/null || packages+=(python3-yaml)
 fi
 # A compiler without the C library's headers cannot build the test programs.
 [ -e /usr/include/stdio.h ] || [ $# -gt 0 ] || packages+=(libc6-dev)

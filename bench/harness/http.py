@@ -28,8 +28,8 @@ def _set_network(namespace):
         raise OSError(ctypes.get_errno(), "setns to a network namespace")
 
 
-def connect(port):
-    s = socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)
+def connect(port, host="127.0.0.1"):
+    s = socket.create_connection((host, port), timeout=LIMIT_S)
     s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return s
 

@@ -21,6 +21,8 @@ struct Job {
     queued: AtomicBool,
     /// The platform thread that it is the task of, or 0: for [`urgent`].
     token: u64,
+    /// Nobody waits for what it does.
+    is_quiet: bool,
 }
 
 /// How many there are. The queue has room for all of them from when they are made on: one
@@ -105,6 +107,15 @@ pub fn spawn(future: impl Future<Output = ()> + Send + 'static) {
 
 /// As [`spawn`], for the task of the platform thread with this token.
 pub fn spawn_for(token: u64, future: impl Future<Output = ()> + Send + 'static) {
+    add(token, false, future);
+}
+
+/// As [`spawn`], for what nobody waits for: it keeps nothing awake.
+pub fn spawn_quiet(future: impl Future<Output = ()> + Send + 'static) {
+    add(0, true, future);
+}
+
+fn add(token: u64, is_quiet: bool, future: impl Future<Output = ()> + Send + 'static) {
     let jobs = JOBS.fetch_add(1, Ordering::Relaxed) + 1;
     {
         let mut ready = READY.lock();
@@ -115,6 +126,7 @@ pub fn spawn_for(token: u64, future: impl Future<Output = ()> + Send + 'static) 
         future: Mutex::new(Some(Box::pin(future))),
         queued: AtomicBool::new(false),
         token,
+        is_quiet,
     });
     Wake::wake(job);
 }
@@ -156,6 +168,12 @@ pub fn run_until(leave: impl Fn(bool) -> bool) -> bool {
 /// True if no task is ready but the one that asks.
 pub fn is_drained() -> bool {
     READY.lock().is_empty()
+}
+
+/// True if the tasks that are ready, but for the one that asks, are such that nobody waits for
+/// ([`spawn_quiet`]).
+pub fn is_still() -> bool {
+    READY.lock().iter().all(|job| job.is_quiet)
 }
 
 /// Lets somebody in who must not wait ([`urgent`]), if there is one: for work that takes long,
@@ -208,5 +226,11 @@ mod tests {
         drop(kept);
         run();
         assert_eq!(*RAN.lock(), [0, 0, 7, 8, 70, 80]);
+        spawn_quiet(async {});
+        assert!(is_still() && !is_drained(), "it is to run, and nobody waits for it");
+        spawn(async {});
+        assert!(!is_still());
+        run();
+        assert!(is_still() && is_drained());
     }
 }

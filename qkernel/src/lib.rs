@@ -36,6 +36,7 @@ pub mod syscall;
 pub mod task;
 pub mod time;
 pub mod urgent;
+pub mod user_namespace;
 pub mod utsname;
 pub mod wait;
 

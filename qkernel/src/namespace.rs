@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sync::Once;
+use crate::user_namespace::UserNs;
 
 /// Those of the container's own namespaces, which Linux gives to its first ones
 /// (linux/proc_ns.h).
@@ -35,6 +36,8 @@ pub fn next_number() -> u64 {
 pub struct IpcNamespace {
     /// The inode number of its file in /proc/PID/ns.
     pub number: u64,
+    /// The user namespace that it belongs to.
+    pub user: UserNs,
     /// What is told when it ends.
     ended: fn(u64),
 }
@@ -43,13 +46,13 @@ impl IpcNamespace {
     /// That of the container, which does not end.
     pub fn initial() -> Arc<Self> {
         static INITIAL: Once<Arc<IpcNamespace>> = Once::new();
-        let make = || IpcNamespace { number: INITIAL_IPC, ended: |_| {} };
+        let make = || IpcNamespace { number: INITIAL_IPC, user: UserNs::default(), ended: |_| {} };
         INITIAL.get_or_set(|| Arc::new(make())).clone()
     }
 
-    /// An empty one; `ended` is told when nobody is in it any more.
-    pub fn new(ended: fn(u64)) -> Arc<Self> {
-        Arc::new(IpcNamespace { number: next_number(), ended })
+    /// An empty one of this user namespace; `ended` is told when nobody is in it any more.
+    pub fn new(user: &UserNs, ended: fn(u64)) -> Arc<Self> {
+        Arc::new(IpcNamespace { number: next_number(), user: user.clone(), ended })
     }
 }
 

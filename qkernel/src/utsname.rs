@@ -6,6 +6,7 @@ use alloc::sync::Arc;
 
 use crate::namespace::{self, INITIAL_UTS};
 use crate::sync::{Mutex, Once};
+use crate::user_namespace::UserNs;
 
 /// The release that uname(2) reports: the Linux whose interface this is.
 pub const RELEASE: &str = "6.1.0-quark";
@@ -19,6 +20,8 @@ pub const NAME_BYTES: usize = 64;
 pub struct UtsNamespace {
     /// The inode number of its file in /proc/PID/ns.
     pub number: u64,
+    /// The user namespace that it belongs to.
+    pub user: UserNs,
     names: Mutex<Names>,
 }
 
@@ -32,14 +35,22 @@ impl UtsNamespace {
     /// That of the container's first process.
     pub fn initial() -> Arc<Self> {
         static INITIAL: Once<Arc<UtsNamespace>> = Once::new();
-        let make = || UtsNamespace { number: INITIAL_UTS, names: Mutex::default() };
+        let make = || UtsNamespace {
+            number: INITIAL_UTS,
+            user: UserNs::default(),
+            names: Mutex::default(),
+        };
         INITIAL.get_or_set(|| Arc::new(make())).clone()
     }
 
-    /// Another one, with the same names.
-    pub fn copy(&self) -> Arc<Self> {
+    /// Another one, of this user namespace, with the same names.
+    pub fn copy(&self, user: &UserNs) -> Arc<Self> {
         let names = self.names.lock().clone();
-        Arc::new(UtsNamespace { number: namespace::next_number(), names: Mutex::new(names) })
+        Arc::new(UtsNamespace {
+            number: namespace::next_number(),
+            user: user.clone(),
+            names: Mutex::new(names),
+        })
     }
 
     /// The host name.

@@ -26,6 +26,7 @@ const LAYERS: Layers = &[
             "random",
             "time",
             "urgent",
+            "user_namespace",
             "utsname",
             "wait",
         ],

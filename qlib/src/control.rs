@@ -58,7 +58,8 @@ pub enum Request {
         patience_ms: u64,
         /// Then it deflates in any case, and inflates at once if there is something left to do.
         force: bool,
-        /// It does not inflate then; qvisor wakes it when the connection ends.
+        /// An image is made of it: it does not inflate then, but keeps its memory, and qvisor wakes
+        /// it when the connection ends, or the image is there as far as the sandbox matters.
         stay: bool,
     },
     /// Inflates ahead of use. Answer: [`Reply::Done`] when awake.
@@ -135,6 +136,15 @@ pub enum Request {
         /// For each file of its handles, whether it comes with the request; else it is given.
         files: Vec<bool>,
     },
+    /// The pages that a sandbox has kept which was put to sleep to stay so, are written: with the
+    /// request comes a file that says what its store holds now. Answer, by qvisor itself:
+    /// [`Reply::Done`].
+    Written,
+    /// They are written, or never will be. For qvisor's own use. Answer: [`Reply::Done`].
+    Kept {
+        /// They are.
+        written: bool,
+    },
     /// The sandbox has been made of the image of another, and is one of its own from now on; or of
     /// one of itself. For qvisor's own use. Answer: [`Reply::Done`].
     Restored {
@@ -146,6 +156,8 @@ pub enum Request {
         sleep: SleepSpec,
         /// A pause ([`Request::Pause`]) holds, whatever did when the image was made.
         paused: bool,
+        /// What its programs do not ask for is read ahead of use once it is awake.
+        background: bool,
     },
 }
 
@@ -520,6 +532,8 @@ pub struct MemoryStats {
     pub swapped_stored: u64,
     /// Working set recorded.
     pub working_set: u64,
+    /// Of an image, what is yet to be read ahead of use; 0 when that has ended.
+    pub background_left: u64,
     /// Private copies of text pages with patched call sites.
     pub patched_text: u64,
     /// RAM the guest may use.
@@ -693,6 +707,7 @@ pub struct CountStats {
     pub syscalls: u64,
     pub faults: u64,
     pub swap_ins: u64,
+    pub background_pages: u64,
     pub reap_pages: u64,
     pub reap_left: u64,
     /// Processes that were killed as memory was used up.

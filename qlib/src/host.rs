@@ -235,7 +235,10 @@ ops! {
     // ---- the swap store
     // ---------------------------------------------------------------------------------------
     /// Writes pages to the swap file: segments = page-aligned ranges; args\[0\] gpa of a u64 array
-    /// that gets one slot number for each page. -ENOSPC, -EDQUOT or -EIO leave the store as it was.
+    /// that gets one slot number for each page. With args\[1\] 1 nothing is written, but the pages
+    /// are kept until somebody has made an image of the sandbox: their slots are in a row → the
+    /// first. With 2 such pages are about to come, and there are none from before. -ENOSPC, -EDQUOT
+    /// or -EIO leave the store as it was.
     SwapOut = 60,
     /// Reads pages: args\[0\] the first slot, segments = frames for it and the slots that follow
     /// it, at most [`MAX_SWAP_IN_PAGES`]. -EBADMSG when a checksum does not hold.
@@ -243,7 +246,8 @@ ops! {
     /// Frees slots: seg0 an array of u64 slot numbers.
     SwapFree = 62,
     /// Writes the working set to the REAP file, replacing what was in it: segments = page-aligned
-    /// ranges, in order. args\[0\] 0 = begin (discard the old), 1 = append, 2 = end.
+    /// ranges, in order. args\[0\] 0 = begin (discard the old), 1 = append (with args\[1\] 1: what
+    /// is kept, as above), 2 = end.
     ReapOut = 63,
     /// Reads it back: segments = as many pages as were written, in the same order, args\[0\] page
     /// index to begin at. -EBADMSG as above.
@@ -294,7 +298,7 @@ ops! {
 pub const MOST_BEFORE: u64 = 4;
 
 /// Pages of one [`Op::SwapIn`].
-pub const MAX_SWAP_IN_PAGES: u64 = 16;
+pub const MAX_SWAP_IN_PAGES: u64 = 64;
 
 /// The most that one [`Op::Fetch`] reads.
 pub const MAX_FETCH_BYTES: u64 = 1 << 20;

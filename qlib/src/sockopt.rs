@@ -1,5 +1,5 @@
 //! What a guest may ask of the host's sockets: options (socket(7), ip(7), ipv6(7), tcp(7), udp(7),
-//! netlink(7)) and control messages.
+//! udplite(7), netlink(7)) and control messages.
 //!
 //! One list for both sides of a host call. The guest kernel asks with the capabilities of the
 //! calling thread, qvisor with those that the container was given at all: qvisor's own are of no
@@ -26,6 +26,7 @@ const IPPROTO_TCP: i32 = 6;
 const IPPROTO_UDP: i32 = 17;
 const IPPROTO_IPV6: i32 = 41;
 const IPPROTO_ICMPV6: i32 = 58;
+const IPPROTO_UDPLITE: i32 = 136;
 const IPPROTO_RAW: i32 = 255;
 const SOL_NETLINK: i32 = 270;
 
@@ -212,6 +213,9 @@ const LEVELS: &[Level] = &[
         ("UDP_CORK", 1, BOTH, Nothing), ("UDP_NO_CHECK6_TX", 101, BOTH, Nothing),
         ("UDP_NO_CHECK6_RX", 102, BOTH, Nothing),
         ("UDP_SEGMENT", 103, BOTH, Nothing), ("UDP_GRO", 104, BOTH, Nothing),
+    ]),
+    (IPPROTO_UDPLITE, &[
+        ("UDPLITE_SEND_CSCOV", 10, BOTH, Nothing), ("UDPLITE_RECV_CSCOV", 11, BOTH, Nothing),
     ]),
     (IPPROTO_ICMPV6, &[("ICMPV6_FILTER", 1, BOTH, Nothing)]),
     (IPPROTO_RAW, &[("ICMP_FILTER", 1, BOTH, Nothing)]),

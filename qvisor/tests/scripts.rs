@@ -89,13 +89,8 @@ impl Clone {
         clone.script("bin/qemu", QEMU);
         clone.script("bin/quark", QUARK);
         clone.script("bin/cpio", "exec tar --no-recursion -cf - -T -");
-        let stubs = [
-            "bin/busybox",
-            "bin/modprobe",
-            "bin/mkfs.ext4",
-            "scripts/setup.sh",
-            "rootfs/make-rootfs",
-        ];
+        let stubs =
+            ["bin/busybox", "bin/modprobe", "bin/mkfs.ext4", "scripts/setup.sh", "rootfs/image.py"];
         for stub in stubs.into_iter().chain([
             "test-apps/docker/test.sh",
             "test-apps/docker/with-docker.sh",
@@ -111,6 +106,12 @@ impl Clone {
         clone.write("bin/programs of tests/oci.list", "life::one: test\nlife::two: test\n");
         clone.write("qvisor/tests/kvm-exceptions.txt", "# Such.\noci::life::two not there\n");
         clone.write("qvisor/tests/skips.txt", "# Such.\nkvm::* there is no KVM\n");
+        for directory in ["rootfs/tests", "test-apps/functionbench/tests", "test-apps/judge"] {
+            clone.write(
+                &format!("{directory}/test_some.py"),
+                "import unittest\nclass Some(unittest.TestCase):\n    def test_it(self): pass\n",
+            );
+        }
         for directory in ["test-apps", "test-apps/adversary", "bench/micro"] {
             clone.write(&format!("{directory}/Makefile"), "all:\n");
         }
@@ -195,7 +196,7 @@ fn make_test_passes_or_says_what_was_skipped() {
     let clone = Clone::new();
     let made = clone.run(&[("SKIPPED", "SKIPPED kvm::some: no KVM")], &["make", "test"]);
     expect(&clone, &made, 0, "== 1 tests were skipped, of which 0 must not be");
-    for note in ["<setup.sh>", "<make-rootfs><python>", "<test.sh><target/release/quark>"] {
+    for note in ["<setup.sh>", "<image.py><root><python>", "<test.sh><target/release/quark>"] {
         assert!(clone.notes().contains(note), "{note}: {}", clone.notes());
     }
     let tested = clone.notes().matches("<test.sh><target/release/quark>").count();

@@ -4,7 +4,7 @@
 #   test-apps/docker/with-docker.sh QUARK COMMAND…    QUARK: the binary that is the daemon's runtime "quark"
 #
 # The command finds DOCKER_HOST, the image quark-test (busybox), the runtimes runc, quark, quark-idle (which sleeps after 500 ms) and runsc (quark by
-# another name), a directory WORK, and LIMIT seconds (240). Needs root and: apt-get install docker.io containerd runc iptables iproute2 busybox-static
+# another name), a directory WORK, and LIMIT seconds (240). With GVISOR, a path, gVisor's binary is the runtime gvisor. Needs root and: apt-get install docker.io containerd runc iptables iproute2 busybox-static
 set -u
 here=$(cd "$(dirname "$0")/../.." && pwd)
 
@@ -51,8 +51,11 @@ ip link set lo up
 make_root "$WORK/rootfs"
 
 ln -s "$quark" "$WORK/runsc"
+gvisor=
+[ -z "${GVISOR:-}" ] || gvisor="\"gvisor\": { \"path\": \"$(realpath "$GVISOR")\", \"runtimeArgs\": [\"--platform=systrap\"] },"
 cat > "$WORK/daemon.json" << END_OF_FILE
 { "experimental": true, "runtimes": {
+    $gvisor
     "quark": { "path": "$quark" },
     "quark-idle": { "path": "$quark", "runtimeArgs": ["--hibernate-after=500ms"] },
     "runsc": { "path": "$WORK/runsc", "runtimeArgs": ["-platform=systrap", "--dcache=7"] } } }

@@ -169,6 +169,23 @@ CASE(fifo_hup) {
     EQ(epoll_wait(ep, &ev, 1, 1000), 1);
     CHECK(ev.events & EPOLLHUP);
 }
+// Who has opened a FIFO when there was a writer is told that the last one has left, too.
+CASE(fifo_hup_for_late_readers) {
+    OK(mkfifo("p", 0600));
+    int early = OK(open("p", O_RDONLY | O_NONBLOCK)), w = OK(open("p", O_WRONLY));
+    int late = OK(open("p", O_RDONLY | O_NONBLOCK)), ep = OK(epoll_create1(0));
+    OK(close(early));
+    struct epoll_event ev = {EPOLLIN | EPOLLET, {0}};
+    OK(epoll_ctl(ep, EPOLL_CTL_ADD, late, &ev));
+    EQ(epoll_wait(ep, &ev, 1, 0), 0);
+    OK(close(w));
+    EQ(epoll_wait(ep, &ev, 1, 1000), 1);
+    EQ(ev.events, EPOLLHUP);
+    // One that comes now waits for another.
+    int last = OK(open("p", O_RDONLY | O_NONBLOCK));
+    struct pollfd f = {last, POLLIN, 0};
+    EQ(poll(&f, 1, 0), 0);
+}
 CASE(epoll_many) {
     int ep = OK(epoll_create1(0));
     struct rlimit r;

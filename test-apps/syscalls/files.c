@@ -216,6 +216,23 @@ CASE(pread_pwrite) {
     ERR(pread(fd, b, 1, -1), EINVAL);
 }
 
+// null(4): what has no end has no place in it either.
+CASE(memory_devices_have_no_position) {
+    const char *names[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int fd = OK(open(names[i], O_RDONLY));
+        char b[16];
+        OK(read(fd, b, sizeof b));
+        EQ(lseek(fd, 0, SEEK_CUR), 0);
+        EQ(lseek(fd, 12345, SEEK_SET), 0);
+        EQ(lseek(fd, LLONG_MIN + 1, SEEK_CUR), 0);
+        EQ(lseek(fd, 7, SEEK_END), 0);
+        ERR(lseek(fd, 0, 99), EINVAL);
+        EQ(pread(fd, b, 0, 5), 0);
+        OK(close(fd));
+    }
+}
+
 CASE(lseek_forms) {
     int fd = create("f");
     EQ(write(fd, "0123456789", 10), 10);
@@ -231,6 +248,80 @@ CASE(lseek_forms) {
     int pipes[2];
     OK(pipe(pipes));
     ERR(lseek(pipes[0], 0, SEEK_CUR), ESPIPE);
+}
+
+// open_by_handle_at(2), in a tmpfs.
+CASE(handles) {
+    char scratch[] = "/dev/shm/handles-XXXXXX";
+    if (!mkdtemp(scratch)) skip_case("no /dev/shm");
+    OK(chdir(scratch));
+    struct {
+        struct file_handle head;
+        unsigned char body[MAX_HANDLE_SZ];
+    } h = {.body = {0}}, other, link, followed, d;
+    int id = 0, id2 = 0;
+    OK(mkdir("d", 0755));
+    OK(mkdir("d/e", 0755));
+    int fd = create("d/e/f");
+    EQ(write(fd, "found", 5), 5);
+    OK(symlink("d", "link"));
+    ERR(name_to_handle_at(AT_FDCWD, "d/e/f", &h.head, &id, 0), EOVERFLOW);
+    unsigned size = h.head.handle_bytes;
+    CHECK(size > 0 && size <= MAX_HANDLE_SZ);
+    OK(name_to_handle_at(AT_FDCWD, "d/e/f", &h.head, &id, 0));
+    other = h;
+    OK(name_to_handle_at(fd, "", &other.head, &id2, AT_EMPTY_PATH));
+    EQ(id, id2);
+    EQ(memcmp(&h, &other, sizeof h.head + size), 0);
+    // A link is what is meant, unless it is to be followed.
+    link = followed = d = h;
+    OK(name_to_handle_at(AT_FDCWD, "link", &link.head, &id, 0));
+    OK(name_to_handle_at(AT_FDCWD, "link", &followed.head, &id, AT_SYMLINK_FOLLOW));
+    OK(name_to_handle_at(AT_FDCWD, "d", &d.head, &id, 0));
+    CHECK(memcmp(&link, &d, sizeof h.head + size) != 0);
+    EQ(memcmp(&followed, &d, sizeof h.head + size), 0);
+    ERR(name_to_handle_at(AT_FDCWD, "d", &h.head, &id, 1 << 30), EINVAL);
+    ERR(name_to_handle_at(AT_FDCWD, "nothing", &h.head, &id, 0), ENOENT);
+    other.head.handle_bytes = MAX_HANDLE_SZ + 1;
+    ERR(name_to_handle_at(AT_FDCWD, "d", &other.head, &id, 0), EINVAL);
+
+    int here = OK(open(".", O_RDONLY | O_DIRECTORY));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        if (geteuid() == 0) OK(setuid(1000));
+        ERR(open_by_handle_at(here, &h.head, O_RDONLY), EPERM);
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    int again = open_by_handle_at(here, &h.head, O_RDONLY | O_CLOEXEC);
+    if (again == -1 && errno == EPERM) skip_case("no CAP_DAC_READ_SEARCH");
+    OK(again);
+    EQ(fcntl(again, F_GETFD), FD_CLOEXEC);
+    char b[8] = "";
+    EQ(read(again, b, sizeof b), 5);
+    STR_EQ(b, "found");
+    // Wherever it is now.
+    OK(rename("d/e/f", "g"));
+    int moved = OK(open_by_handle_at(here, &h.head, O_WRONLY | O_TRUNC));
+    struct stat one, two;
+    OK(fstat(moved, &one));
+    OK(stat("g", &two));
+    EQ(one.st_ino, two.st_ino);
+    EQ(one.st_size, 0);
+    int directory = OK(open_by_handle_at(AT_FDCWD, &d.head, O_RDONLY | O_DIRECTORY));
+    OK(faccessat(directory, "e", F_OK, 0));
+    ERR(open_by_handle_at(here, &link.head, O_RDONLY), ELOOP);
+    ERR(open_by_handle_at(999, &h.head, O_RDONLY), EBADF);
+    other = h;
+    other.head.handle_bytes = 0;
+    ERR(open_by_handle_at(here, &other.head, O_RDONLY), EINVAL);
+    OK(rmdir("d/e"));
+    OK(rmdir("d"));
+    OK(close(directory));
+    ERR(open_by_handle_at(here, &d.head, O_RDONLY), ESTALE);
+    OK(unlink("link"));
+    OK(unlink("g"));
+    OK(rmdir(scratch));
 }
 
 CASE(lseek_data_hole) {
@@ -1105,6 +1196,24 @@ CASE(xattr_user) {
     CHECK(listxattr("f", NULL, 0) >= 11);
     OK(removexattr("f", "user.color"));
     ERR(removexattr("f", "user.color"), ENODATA);
+}
+
+// listxattr(2) tells of 64 KiB of names; there is no limit of their number.
+CASE(xattrs_in_numbers) {
+    write_file("f", "");
+    char name[64], list[8192];
+    ssize_t bytes = OK(listxattr("f", list, sizeof list));
+    for (int i = 0; i < 200; i++) {
+        sprintf(name, "user.number-%d", i);
+        if (setxattr("f", name, "x", 1, 0) == -1) {
+            if (errno == EOPNOTSUPP) skip_case("no user attributes");
+            // ext4 has a block for all of them.
+            if (errno == ENOSPC && i > 64) break;
+            FAIL("%d: %s", i, strerrorname_np(errno));
+        }
+        bytes += strlen(name) + 1;
+        EQ(listxattr("f", list, sizeof list), bytes);
+    }
 }
 
 // Files of the host stand for device nodes by such an attribute: no program sets it.

@@ -380,6 +380,35 @@ static void datagrams(int family) {
 CASE(udp4_datagrams) { datagrams(AF_INET); }
 CASE(udp6_datagrams) { datagrams(AF_INET6); }
 
+// Checksums that cover a part of the datagram only: udplite(7).
+static void lite(int family) {
+    int server = socket(family, SOCK_DGRAM, IPPROTO_UDPLITE);
+    if (server == -1 && errno == EPROTONOSUPPORT) skip_case("no UDP-Lite");
+    OK(server);
+    int client = OK(socket(family, SOCK_DGRAM, IPPROTO_UDPLITE)), value = 0;
+    socklen_t size = sizeof value;
+    OK(getsockopt(client, SOL_SOCKET, SO_PROTOCOL, &value, &size));
+    EQ(value, IPPROTO_UDPLITE);
+    union address a = loopback(family, 0);
+    OK(bind(server, &a.any, size_of(family)));
+    OK(setsockopt(client, IPPROTO_UDPLITE, 10, &(int){20}, sizeof(int)));
+    OK(getsockopt(client, IPPROTO_UDPLITE, 10, &value, &size));
+    EQ(value, 20);
+    OK(setsockopt(server, IPPROTO_UDPLITE, 11, &(int){20}, sizeof(int)));
+    a = name_of(server);
+    EQ(sendto(client, "covered in part", 15, 0, &a.any, size_of(family)), 15);
+    char b[32] = "";
+    EQ(recv(server, b, sizeof b, 0), 15);
+    STR_EQ(b, "covered in part");
+    // A receiver takes nothing that is covered less than it asks for.
+    OK(setsockopt(client, IPPROTO_UDPLITE, 10, &(int){8}, sizeof(int)));
+    EQ(sendto(client, "too little", 10, 0, &a.any, size_of(family)), 10);
+    ERR(recv(server, b, sizeof b, MSG_DONTWAIT), EAGAIN);
+    ERR(setsockopt(OK(socket(family, SOCK_DGRAM, 0)), IPPROTO_UDPLITE, 10, &(int){8}, sizeof(int)), ENOPROTOOPT);
+}
+CASE(udplite4) { lite(AF_INET); }
+CASE(udplite6) { lite(AF_INET6); }
+
 CASE(udp_wakes_a_sleeper) {
     int a = bound(AF_INET, SOCK_DGRAM);
     union address to = name_of(a);

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <sys/fsuid.h>
 #include <sys/prctl.h>
+#include <sys/timex.h>
 #include <sys/random.h>
 #include <sys/sysinfo.h>
 #include <sys/times.h>
@@ -224,6 +225,36 @@ CASE(clocks_advance) {
     int64_t after = now_ns(CLOCK_MONOTONIC);
     int64_t by_call = raw.tv_sec * 1000000000LL + raw.tv_nsec;
     CHECK(after >= by_call && after - by_call < 10000000000LL);
+}
+
+// adjtimex(2), adjtime(3) and clock_adjtime(2) tell without a capability, and adjust with one only.
+CASE(clock_adjustments_are_told) {
+    struct timex t = {0};
+    CHECK(OK(adjtimex(&t)) <= TIME_ERROR);
+    CHECK(t.tick >= 9000 && t.tick <= 11000 && t.maxerror >= 0 && t.tolerance > 0);
+    time_t now = time(NULL);
+    CHECK(t.time.tv_sec <= now && t.time.tv_sec >= now - 5);
+    OK(clock_adjtime(CLOCK_REALTIME, &t));
+    ERR(clock_adjtime(CLOCK_MONOTONIC, &t), EOPNOTSUPP);
+    ERR(clock_adjtime(999, &t), EINVAL);
+    struct timeval left = {1, 1};
+    OK(adjtime(NULL, &left));
+    CHECK(labs(left.tv_sec) < 3600);
+    ERR(syscall(SYS_adjtimex, 8), EFAULT);
+    t.modes = 0x8000;
+    ERR(adjtimex(&t), EINVAL);
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        if (geteuid() == 0) OK(setuid(1000));
+        t.modes = ADJ_TICK;
+        ERR(adjtimex(&t), EPERM);
+        t.modes = ADJ_OFFSET_SINGLESHOT;
+        ERR(adjtimex(&t), EPERM);
+        t.modes = ADJ_OFFSET_SS_READ;
+        OK(adjtimex(&t));
+        _exit(0);
+    }
+    expect_exit(pid, 0);
 }
 
 CASE(time_calls_agree) {

@@ -4,6 +4,8 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/statfs.h>
@@ -40,6 +42,28 @@ CASE(root_lists_processes) {
         if (strcmp(e->d_name, "meminfo") == 0) meminfo = true;
     }
     CHECK(me && self && meminfo);
+}
+
+CASE(what_only_calls_make_is_not_opened_again) {
+    int epoll = OK(epoll_create1(0)), event = OK(eventfd(0, 0)), pipes[2];
+    OK(pipe(pipes));
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", epoll);
+    ERR(open(path, O_RDWR), ENXIO);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", event);
+    ERR(open(path, O_RDWR), ENXIO);
+    // A pipe is, any number of times, each by the one before.
+    int last = pipes[0];
+    for (int i = 0; i < 5000; i++) {
+        snprintf(path, sizeof path, "/proc/self/fd/%d", last);
+        int next = OK(open(path, O_RDONLY));
+        if (last != pipes[0]) OK(close(last));
+        last = next;
+    }
+    char byte;
+    EQ(write(pipes[1], "x", 1), 1);
+    EQ(read(last, &byte, 1), 1);
+    OK(close(last));
 }
 
 CASE(self_exe) {

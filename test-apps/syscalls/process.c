@@ -274,6 +274,33 @@ CASE(clone_pidfd) {
     EQ(info.si_pid, pid);
 }
 
+// pidfd_send_signal(2): a process's directory in /proc names it too.
+CASE(signal_by_proc_directory) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        pause();
+        _exit(0);
+    }
+    char path[64];
+    sprintf(path, "/proc/%d", pid);
+    int directory = OK(open(path, O_RDONLY | O_DIRECTORY)), named = OK(open(path, O_PATH));
+    sprintf(path, "/proc/%d/task/%d", pid, pid);
+    int task = OK(open(path, O_RDONLY | O_DIRECTORY));
+    int proc = OK(open("/proc", O_RDONLY | O_DIRECTORY));
+    OK(syscall(SYS_pidfd_send_signal, directory, 0, NULL, 0));
+    ERR(syscall(SYS_pidfd_send_signal, named, 0, NULL, 0), EBADF);
+    ERR(syscall(SYS_pidfd_send_signal, task, 0, NULL, 0), EBADF);
+    ERR(syscall(SYS_pidfd_send_signal, proc, 0, NULL, 0), EBADF);
+    // For a signal only.
+    siginfo_t info;
+    ERR(waitid(P_PIDFD, directory, &info, WEXITED), EBADF);
+    ERR(syscall(SYS_pidfd_getfd, directory, 0, 0), EBADF);
+    OK(syscall(SYS_pidfd_send_signal, directory, SIGTERM, NULL, 0));
+    OK(waitid(P_PID, pid, &info, WEXITED));
+    EQ(info.si_status, SIGTERM);
+    ERR(syscall(SYS_pidfd_send_signal, directory, 0, NULL, 0), ESRCH);
+}
+
 static int count_entries(const char *path) {
     DIR *d = opendir(path);
     if (!d) FAIL("%s: %s", path, strerrorname_np(errno));

@@ -12,6 +12,10 @@ CASE(fsync_family) {
     OK(fsync(fd));
     OK(fdatasync(fd));
     OK(sync_file_range(fd, 0, 1, SYNC_FILE_RANGE_WRITE));
+    OK(sync_file_range(fd, 0, 1, 0));
+    ERR(sync_file_range(fd, INT64_MAX, 1, 0), EINVAL);
+    ERR(sync_file_range(fd, 0, 1, 8), EINVAL);
+    ERR(sync_file_range(-1, -1, 1, 8), EBADF);
     OK(syncfs(fd));
     int pipes[2];
     OK(pipe(pipes));
@@ -43,6 +47,7 @@ static void synchronize(int number) {
         ERR(sync_file_range(fd, -1, 0, 0), EINVAL);
         ERR(fsync(path), EBADF);
         ERR(syncfs(path), EBADF);
+        ERR(sync_file_range(path, 0, 0, 0), EBADF);
         ERR(fsync(-1), EBADF);
         ERR(syncfs(9999), EBADF);
     }

@@ -51,6 +51,44 @@ CASE(open_and_names) {
     EQ(number, atoi(p.name + 9));
 }
 
+// TIOCSLCKTRMIOS of ioctl_tty(2): what is not zero there, nobody changes.
+CASE(locked_settings) {
+    struct pair p = open_pair();
+    struct termios lock, old, new;
+    memset(&lock, 0xff, sizeof lock);
+    OK(ioctl(p.slave, TIOCGLCKTRMIOS, &lock));
+    CHECK(lock.c_iflag == 0 && lock.c_oflag == 0 && lock.c_cflag == 0 && lock.c_lflag == 0 && lock.c_cc[VINTR] == 0);
+    lock.c_lflag = ECHO | ICANON;
+    lock.c_cc[VINTR] = 1;
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        if (geteuid() == 0) OK(setuid(1000));
+        ERR(ioctl(p.slave, TIOCSLCKTRMIOS, &lock), EPERM);
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    if (ioctl(p.slave, TIOCSLCKTRMIOS, &lock) == -1 && errno == EPERM) skip_case("no CAP_SYS_ADMIN");
+    struct termios told = {0};
+    OK(ioctl(p.master, TIOCGLCKTRMIOS, &told));
+    EQ(told.c_lflag, ECHO | ICANON);
+    EQ(told.c_cc[VINTR], 1);
+    OK(ioctl(p.slave, TCGETS, &old));
+    new = old;
+    new.c_lflag &= ~(ECHO | ICANON | ISIG);
+    new.c_cc[VINTR] = new.c_cc[VQUIT] = 1;
+    OK(ioctl(p.slave, TCSETS, &new));
+    OK(ioctl(p.slave, TCGETS, &new));
+    EQ(new.c_lflag, old.c_lflag & ~ISIG);
+    EQ(new.c_cc[VINTR], old.c_cc[VINTR]);
+    EQ(new.c_cc[VQUIT], 1);
+    memset(&lock, 0, sizeof lock);
+    OK(ioctl(p.slave, TIOCSLCKTRMIOS, &lock));
+    new.c_lflag &= ~ECHO;
+    OK(ioctl(p.slave, TCSETS, &new));
+    OK(ioctl(p.slave, TCGETS, &new));
+    EQ(new.c_lflag & ECHO, 0);
+}
+
 // A login gives the terminal to the user, and takes it back; mesg(1) changes its mode.
 CASE(owner_and_mode) {
     struct pair p = open_pair();
@@ -498,4 +536,73 @@ CASE(writer_of_a_terminal_waits_for_its_reader) {
     for (int i = 0; i < BYTES; i++) EQ(b[i], (char)(i * 7));
     EQ(waitpid(child, &status, 0), child);
     EQ(status, 0);
+}
+
+// Reads one packet of a master in packet mode: what comes first of it.
+static int packet(int master, char *data, size_t room) {
+    char b[64];
+    ssize_t got = read(master, b, sizeof b);
+    if (got < 0) return -errno;
+    CHECK(got >= 1 && (size_t)got - 1 <= room);
+    if (b[0] != TIOCPKT_DATA) EQ(got, 1);
+    memcpy(data, b + 1, got - 1);
+    data[got - 1] = 0;
+    return b[0];
+}
+
+static short polled(int fd) {
+    struct pollfd p = {fd, POLLIN | POLLPRI, 0};
+    poll(&p, 1, 0);
+    return p.revents;
+}
+
+CASE(packet_mode_tells_of_changes) {
+    struct pair p = open_pair();
+    char data[64];
+    int on = 1, off = 0, is = 7;
+    raw(p.slave);
+    ERR(ioctl(p.slave, TIOCPKT, &on), ENOTTY);
+    OK(ioctl(p.master, TIOCGPKT, &is));
+    EQ(is, 0);
+    OK(fcntl(p.master, F_SETFL, O_NONBLOCK));
+    // What was before is not told.
+    OK(tcflow(p.slave, TCOOFF));
+    OK(tcflow(p.slave, TCOON));
+    OK(ioctl(p.master, TIOCPKT, &on));
+    OK(ioctl(p.master, TIOCGPKT, &is));
+    EQ(is, 1);
+    EQ(packet(p.master, data, sizeof data), -EAGAIN);
+    EQ(polled(p.master), 0);
+    EQ(OK(write(p.slave, "abc", 3)), 3);
+    EQ(polled(p.master), POLLIN);
+    EQ(packet(p.master, data, sizeof data), TIOCPKT_DATA);
+    STR_EQ(data, "abc");
+    OK(tcflow(p.slave, TCOOFF));
+    EQ(polled(p.master), POLLIN | POLLPRI);
+    EQ(packet(p.master, data, sizeof data), TIOCPKT_STOP);
+    EQ(polled(p.master), 0);
+    OK(tcflow(p.slave, TCOON));
+    EQ(packet(p.master, data, sizeof data), TIOCPKT_START);
+    OK(tcflush(p.slave, TCOFLUSH));
+    EQ(packet(p.master, data, sizeof data), TIOCPKT_FLUSHWRITE);
+    OK(tcflush(p.slave, TCIFLUSH));
+    EQ(packet(p.master, data, sizeof data), TIOCPKT_FLUSHREAD);
+    OK(tcflush(p.slave, TCIOFLUSH));
+    EQ(packet(p.master, data, sizeof data), TIOCPKT_FLUSHREAD | TIOCPKT_FLUSHWRITE);
+    EQ(packet(p.master, data, sizeof data), -EAGAIN);
+    // ^S and ^Q mean something now, and then nothing any more.
+    struct termios t;
+    OK(tcgetattr(p.slave, &t));
+    t.c_iflag |= IXON;
+    OK(tcsetattr(p.slave, TCSANOW, &t));
+    EQ(packet(p.master, data, sizeof data), TIOCPKT_DOSTOP);
+    t.c_cc[VSTOP] = 1;
+    OK(tcsetattr(p.slave, TCSANOW, &t));
+    EQ(packet(p.master, data, sizeof data), TIOCPKT_NOSTOP);
+    OK(tcsetattr(p.slave, TCSANOW, &t));
+    EQ(packet(p.master, data, sizeof data), -EAGAIN);
+    OK(ioctl(p.master, TIOCPKT, &off));
+    EQ(OK(write(p.slave, "abc", 3)), 3);
+    EQ(OK(read(p.master, data, sizeof data)), 3);
+    ERR(ioctl(p.master, TIOCPKT, NULL), EFAULT);
 }

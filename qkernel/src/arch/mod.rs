@@ -16,6 +16,7 @@ pub mod table;
 pub mod test_heap;
 pub mod upcalls;
 pub mod user;
+pub mod xstate;
 
 use qlib::host::HostCall;
 use qlib::platform::{ABI_VERSION, BOOT_MAGIC, BootInfo, Event};

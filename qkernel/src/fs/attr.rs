@@ -1,6 +1,9 @@
 //! Attributes of files, and the ABI structures that carry them: stat(2), statx(2), statfs(2).
 
-use linux_raw_sys::general::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use linux_raw_sys::general::{
+    S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, STATX_BASIC_STATS, STATX_BTIME,
+    STATX_MNT_ID, STATX_MNT_ID_UNIQUE,
+};
 
 use crate::abi::{TimeSpec, abi_struct};
 use crate::time;
@@ -105,6 +108,15 @@ pub struct Attributes {
     pub btime: TimeSpec,
 }
 
+/// The number of a mount, of either kind that statx(2) tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MountNumber {
+    /// STATX_MNT_ID.
+    Plain(u64),
+    /// STATX_MNT_ID_UNIQUE.
+    Unique(u64),
+}
+
 /// True if a mode, or the S_IF* type of one, is a device node's.
 pub const fn is_device(mode: u32) -> bool {
     matches!(mode & S_IFMT, S_IFCHR | S_IFBLK)
@@ -144,6 +156,11 @@ impl Attributes {
     /// Which file it is: device and inode number.
     pub fn id(&self) -> (u64, u64) {
         (self.dev, self.ino)
+    }
+
+    /// Owner and group (kernel ids).
+    pub fn owner(&self) -> (u32, u32) {
+        (self.uid, self.gid)
     }
 
     /// The S_IF* type.
@@ -228,14 +245,19 @@ impl Attributes {
         }
     }
 
-    /// For statx(2); `mount` is the mount's number.
-    pub fn to_statx(&self, mount: u64) -> Statx {
+    /// For statx(2); `mount` is the mount's number, or that which no other mount will ever have.
+    pub fn to_statx(&self, mount: MountNumber) -> Statx {
         let time = |t: TimeSpec| StatxTime { sec: t.sec, nsec: t.nsec as u32, pad: 0 };
         let ((rdev_major, rdev_minor), (dev_major, dev_minor)) =
             (device_parts(self.rdev), device_parts(self.dev));
+        let (mnt_id, mount_mask) = match mount {
+            MountNumber::Plain(number) => (number, STATX_MNT_ID),
+            MountNumber::Unique(number) => (number, STATX_MNT_ID_UNIQUE),
+        };
+        // If it is known.
+        let birth = if self.btime == TimeSpec::default() { 0 } else { STATX_BTIME };
         Statx {
-            // STATX_BASIC_STATS | STATX_MNT_ID, and STATX_BTIME if it is known
-            mask: 0x7ff | 0x1000 | if self.btime == TimeSpec::default() { 0 } else { 0x800 },
+            mask: STATX_BASIC_STATS | mount_mask | birth,
             blksize: self.block_size,
             nlink: self.nlink,
             uid: self.uid,
@@ -252,7 +274,7 @@ impl Attributes {
             rdev_minor,
             dev_major,
             dev_minor,
-            mnt_id: mount,
+            mnt_id,
             ..Statx::default()
         }
     }

@@ -37,6 +37,8 @@ struct DentryPlace {
     /// `None` for the root of a file system.
     parent: Option<Arc<Dentry>>,
     name: Vec<u8>,
+    /// Of a file without a name, where it was made.
+    home: Option<Arc<Dentry>>,
 }
 
 struct Recent {
@@ -59,10 +61,14 @@ impl Dentry {
         parent: Option<Arc<Dentry>>,
         name: Vec<u8>,
     ) -> Arc<Self> {
+        Self::make(fs, inode, DentryPlace { parent, name, home: None })
+    }
+
+    fn make(fs: Arc<dyn FileSystem>, inode: Arc<dyn Inode>, place: DentryPlace) -> Arc<Self> {
         Arc::new(Dentry {
             fs,
             inode,
-            place: Mutex::new(DentryPlace { parent, name }),
+            place: Mutex::new(place),
             children: Mutex::default(),
             unlinked: AtomicBool::new(false),
             mounts: AtomicU32::new(0),
@@ -74,9 +80,29 @@ impl Dentry {
     /// A dentry for a file that has no name (O_TMPFILE, memfd_create(2)); `label` is what /proc
     /// shows.
     pub fn unnamed(fs: Arc<dyn FileSystem>, inode: Arc<dyn Inode>, label: &[u8]) -> Arc<Self> {
-        let dentry = Self::new(fs, inode, None, label.to_vec());
+        Self::unnamed_of(None, fs, inode, label)
+    }
+
+    /// The same of one that was made in a directory.
+    pub fn unnamed_in(directory: &Arc<Dentry>, inode: Arc<dyn Inode>, label: &[u8]) -> Arc<Self> {
+        Self::unnamed_of(Some(directory.clone()), directory.fs.clone(), inode, label)
+    }
+
+    fn unnamed_of(
+        home: Option<Arc<Dentry>>,
+        fs: Arc<dyn FileSystem>,
+        inode: Arc<dyn Inode>,
+        label: &[u8],
+    ) -> Arc<Self> {
+        let dentry =
+            Self::make(fs, inode, DentryPlace { parent: None, name: label.to_vec(), home });
         dentry.unlinked.store(true, Ordering::Relaxed);
         dentry
+    }
+
+    /// The directory in which a file without a name was made.
+    pub fn home(&self) -> Option<Arc<Dentry>> {
+        self.place.lock().home.clone()
     }
 
     /// Its parent; `None` for a root.
@@ -171,7 +197,7 @@ impl Dentry {
         to.children.lock().insert(to_name.to_vec(), Arc::downgrade(child));
         let old = core::mem::replace(
             &mut *child.place.lock(),
-            DentryPlace { parent: Some(to.clone()), name: to_name.to_vec() },
+            DentryPlace { parent: Some(to.clone()), name: to_name.to_vec(), home: None },
         );
         drop(old);
     }
@@ -187,7 +213,10 @@ impl Dentry {
             if let Some(parent) = &parent {
                 parent.children.lock().insert(name.clone(), Arc::downgrade(dentry));
             }
-            let old = core::mem::replace(&mut *dentry.place.lock(), DentryPlace { parent, name });
+            let old = core::mem::replace(
+                &mut *dentry.place.lock(),
+                DentryPlace { parent, name, home: None },
+            );
             drop(old);
         }
     }

@@ -80,6 +80,10 @@ impl FileOps for Memory {
         true
     }
 
+    fn is_everywhere(&self) -> bool {
+        true
+    }
+
     fn mapping(&self, _file: &OpenFile, _writable: bool) -> Result<Arc<dyn MappedFile>> {
         if *self == Memory::Zero { shared_memory(MAX_BYTES) } else { Err(Errno::ENODEV) }
     }

@@ -17,6 +17,7 @@ use super::{FileOps, OpenFile, special};
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
 use crate::ipc::tty::pty::{self, SLAVE_GROUP, SLAVE_MODE};
+use crate::user_namespace::UserNs;
 
 /// The device number of every devpts, which a terminal opened without a path reports too.
 pub const DEVICE: u64 = device(0, 0x8_0000);
@@ -28,6 +29,8 @@ const PTMX_INO: u64 = 2;
 struct DevPts {
     /// The container whose terminals it shows.
     container: u32,
+    /// The user namespace whose terminals it shows: others in there must not reach those outside.
+    user: UserNs,
     ptmx_mode: u32,
     this: Weak<DevPts>,
 }
@@ -36,8 +39,15 @@ struct DevPts {
 /// group and mode of their own, whatever "gid" and "mode" say.
 pub fn make(mounter: &Mounter, options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
     let ptmx_mode = options.octal("ptmxmode", 0)? & 0o777;
-    let container = mounter.container;
-    Ok(Arc::new_cyclic(|this| DevPts { container, ptmx_mode, this: this.clone() }))
+    let (container, user) = (mounter.container, mounter.user.clone());
+    Ok(Arc::new_cyclic(|this| DevPts { container, user, ptmx_mode, this: this.clone() }))
+}
+
+impl DevPts {
+    /// The numbers of the terminals that it shows.
+    fn terminals(&self) -> Vec<u32> {
+        pty::list_of(self.container, &self.user)
+    }
 }
 
 impl FileSystem for DevPts {
@@ -108,7 +118,7 @@ impl Inode for PtsInode {
             b"ptmx" => What::Ptmx,
             _ => {
                 let text = core::str::from_utf8(name).map_err(|_| Errno::ENOENT)?;
-                let mut numbers = pty::list_of(self.fs.container).into_iter();
+                let mut numbers = self.fs.terminals().into_iter();
                 let number = numbers.find(|n| n.to_string() == text).ok_or(Errno::ENOENT)?;
                 What::Terminal(number)
             }
@@ -154,7 +164,7 @@ impl FileOps for PtsDir {
         }
         // Terminal N has position N + 4 behind it, so that a listing goes on whatever comes and
         // goes.
-        for number in pty::list_of(self.0.fs.container) {
+        for number in self.0.fs.terminals() {
             let next = u64::from(number) + 4;
             if next <= position {
                 continue;

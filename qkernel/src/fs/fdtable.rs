@@ -3,6 +3,8 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use linux_raw_sys::general::O_PATH;
+
 use crate::account;
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
@@ -152,6 +154,12 @@ impl FdTable {
             .and_then(|s| s.as_ref())
             .map(|s| s.file.clone())
             .ok_or(Errno::EBADF)
+    }
+
+    /// As [`Self::get`], but EBADF for what is only a place (O_PATH).
+    pub fn opened(&self, fd: Fd) -> Result<Arc<OpenFile>> {
+        let file = self.get(fd)?;
+        if file.flags() & O_PATH != 0 { Err(Errno::EBADF) } else { Ok(file) }
     }
 
     /// Puts a file at the lowest free descriptor not below `minimum`; EMFILE when that reaches

@@ -11,6 +11,7 @@ use linux_raw_sys::general::{
     self, ANON_INODE_FS_MAGIC, IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, O_ACCMODE, O_APPEND, O_NONBLOCK,
     O_PATH, O_RDONLY, O_RDWR, O_WRONLY, S_IFIFO, S_IFSOCK, SEEK_CUR,
 };
+use qlib::PAGE_SHIFT;
 use qlib::host::STREAM;
 
 use super::attr::{Attributes, SetAttributes, StatFs, device};
@@ -80,6 +81,10 @@ pub trait FileOps: Send + Sync + Any {
     fn is_seekable(&self) -> bool {
         false
     }
+    /// True if it is the same at every position: its own is always 0, and lseek(2) finds no fault.
+    fn is_everywhere(&self) -> bool {
+        false
+    }
     /// True if it has an end to seek from (SEEK_END of lseek(2); else EINVAL).
     fn has_end(&self, file: &OpenFile) -> bool {
         true
@@ -147,6 +152,18 @@ pub trait FileOps: Send + Sync + Any {
     /// The memory for mmap(2); `writable`: shared and writable.
     fn mapping(&self, file: &OpenFile, writable: bool) -> Result<Arc<dyn MappedFile>> {
         Err(Errno::ENODEV)
+    }
+    /// As [`FileOps::mapping`] of `length` bytes from `offset` on: the memory, and which of its
+    /// pages comes first.
+    fn mapping_at(
+        &self,
+        file: &OpenFile,
+        writable: bool,
+        offset: u64,
+        length: u64,
+    ) -> Result<(Arc<dyn MappedFile>, u64)> {
+        let _ = length;
+        Ok((self.mapping(file, writable)?, offset >> PAGE_SHIFT))
     }
     /// stat(2) of the open file.
     fn attributes(&self, file: &OpenFile) -> Result<Attributes> {
@@ -385,7 +402,8 @@ impl OpenFile {
     /// Moves the file's own position on after a transfer of `bytes` bytes at it. What has no
     /// position, or shares the host's, needs nothing.
     pub fn advance(&self, bytes: usize) {
-        if self.ops.is_seekable() && !self.ops.shares_position() {
+        let ops = &self.ops;
+        if ops.is_seekable() && !ops.shares_position() && !ops.is_everywhere() {
             let mut position = self.position.lock();
             *position = position.saturating_add(bytes as u64);
         }

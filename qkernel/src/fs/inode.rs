@@ -46,6 +46,15 @@ pub trait FileSystem: Send + Sync {
     fn remount(&self, _options: &Options<'_>) -> Result {
         Ok(())
     }
+    /// True if what is in it can be found by its number: it gives out handles
+    /// (name_to_handle_at(2)).
+    fn has_handles(&self) -> bool {
+        false
+    }
+    /// A path from `root` to the object with this number; `None` if no name leads to it from there.
+    fn path_of(&self, _root: &Arc<dyn Inode>, _ino: u64) -> Option<Vec<u8>> {
+        None
+    }
     /// Its last mount is gone: what it keeps for later is given up.
     fn unmounted(&self) {}
     /// Begins to flush everything (syncfs(2)): what is to be waited for.
@@ -105,6 +114,10 @@ pub trait Inode: Send + Sync + Any {
     /// The number of the mount namespace that it stands for.
     fn mount_namespace(&self) -> Option<u64> {
         None
+    }
+    /// True if it is a directory that has nothing in it, ever: to mount something on.
+    fn is_always_empty(&self) -> bool {
+        false
     }
     /// The child `name`, or ENOENT.
     fn lookup(self: Arc<Self>, name: &[u8]) -> Result<Arc<dyn Inode>> {

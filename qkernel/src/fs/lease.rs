@@ -113,7 +113,7 @@ pub fn get(file: &OpenFile) -> Result<u32> {
 
 /// EACCES unless who has `creds` may have leases on a file, EINVAL if nobody may.
 fn check(creds: &Creds, attributes: &Attributes) -> Result {
-    if creds.fsuid != attributes.uid && !creds.has_cap(CAP_LEASE) {
+    if creds.fsuid != attributes.uid && !creds.capable(CAP_LEASE) {
         return Err(Errno::EACCES);
     }
     if attributes.is_regular() { Ok(()) } else { Err(Errno::EINVAL) }

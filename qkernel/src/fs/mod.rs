@@ -15,6 +15,7 @@ pub mod fdtable;
 pub mod file;
 pub mod hostfs;
 pub mod inode;
+pub mod landlock;
 pub mod lease;
 pub mod location;
 pub mod lock;

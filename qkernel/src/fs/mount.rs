@@ -4,8 +4,10 @@
 //! other is the guest's choice: nothing here follows them by recursion.
 
 mod copy;
+pub mod detached;
 mod flags;
 mod gather;
+pub mod locked;
 pub mod namespace;
 pub mod peers;
 mod propagate;
@@ -20,12 +22,15 @@ use linux_raw_sys::general::MS_RDONLY;
 
 pub use self::flags::{MountFlags, ST_VALID};
 use self::peers::{Peer, PeerGroup, Propagation};
+pub use self::umount::detach_from;
 use super::Location;
 use super::dentry::Dentry;
 use super::inode::FileSystem;
 use crate::account;
 use crate::errno::{Errno, Result};
+use crate::namespace::INITIAL_USER;
 use crate::sync::{Mutex, mutex};
+use crate::user_namespace::UserNs;
 
 /// The most mounts there may be (Linux's fs.mount-max).
 const MOUNT_MAX: u64 = 100_000;
@@ -33,15 +38,33 @@ const MOUNT_MAX: u64 = 100_000;
 /// of kernel memory.
 const BYTES_OF_MEMORY_EACH: u64 = 32 << 10;
 
+/// Numbers up to it are none that [`unique_id`] gives.
+pub const UNIQUE_OFFSET: u64 = 1 << 31;
+
 /// The most mounts there may be in this sandbox: as many as Linux allows, fewer where memory is
 /// small.
 pub fn most() -> u64 {
     MOUNT_MAX.min(account::memory_bytes() / BYTES_OF_MEMORY_EACH)
 }
 
+/// A number of a mount that none has had before, of its number (STATX_MNT_ID_UNIQUE): no number is
+/// given twice. Like Linux's they are larger than those of old.
+pub fn unique_id(id: u32) -> u64 {
+    UNIQUE_OFFSET + u64::from(id)
+}
+
+/// The mount with that number in the mount namespace with the number `namespace`.
+pub fn by_unique_id(namespace: u64, unique: u64) -> Option<Arc<Mount>> {
+    let id = u32::try_from(unique.checked_sub(UNIQUE_OFFSET)?).ok()?;
+    let mount = ALL.lock().get(&id).and_then(Weak::upgrade);
+    mount.filter(|mount| mount.namespace() == namespace)
+}
+
 /// What all mounts share that were made of one.
 #[derive(Default)]
 struct SuperBlock {
+    /// The user namespace that it was mounted in.
+    user: UserNs,
     /// The file system may not be written, through whichever of its mounts.
     is_readonly: AtomicBool,
     /// Those that have not been unmounted.
@@ -55,6 +78,8 @@ struct Children {
     at: BTreeMap<usize, Arc<Mount>>,
     /// The places, by the numbers of the mounts.
     places: BTreeMap<u32, usize>,
+    /// Places that nobody sees any more ([`locked`]): they have nothing mounted that has a number.
+    barred: BTreeMap<usize, Arc<Dentry>>,
 }
 
 /// One mount.
@@ -68,12 +93,16 @@ pub struct Mount {
     /// What /proc/mounts shows as the source.
     pub source: Arc<[u8]>,
     flags: AtomicU32,
+    /// [`locked::Locks`].
+    locks: AtomicU32,
     superblock: Arc<SuperBlock>,
     propagation: Mutex<Propagation<Mount>>,
     /// Regular files that are open for writing on it.
     writers: AtomicU32,
     /// The number of the mount namespace that it is in, 0: none.
     namespace: AtomicU64,
+    /// The number of the user namespace that this belongs to.
+    owner: AtomicU64,
     /// What umount2(2) thinks of it ([`umount`]).
     marks: AtomicU8,
     /// Where it is mounted; `None` for the root mount and after umount(2).
@@ -125,10 +154,12 @@ impl Mount {
             root,
             source,
             flags: AtomicU32::new(flags.bits()),
+            locks: AtomicU32::new(0),
             superblock,
             propagation: Mutex::default(),
             writers: AtomicU32::new(0),
             namespace: AtomicU64::new(0),
+            owner: AtomicU64::new(INITIAL_USER),
             marks: AtomicU8::new(0),
             point: Mutex::new(None),
             children: Mutex::default(),
@@ -141,10 +172,26 @@ impl Mount {
         Self::make(0, fs, root, source, flags, Arc::default())
     }
 
+    /// True if it is such a mount.
+    pub fn is_hidden(&self) -> bool {
+        self.id == 0
+    }
+
     /// A mount of the whole of `fs`, which has no other; not placed anywhere yet.
     pub fn whole(fs: Arc<dyn FileSystem>, source: &[u8], flags: MountFlags) -> Arc<Self> {
+        Self::whole_in(fs, source, flags, UserNs::default())
+    }
+
+    /// As [`Self::whole`], as the root of this user namespace mounts it.
+    pub fn whole_in(
+        fs: Arc<dyn FileSystem>,
+        source: &[u8],
+        flags: MountFlags,
+        user: UserNs,
+    ) -> Arc<Self> {
         let root = Dentry::root(fs.clone());
-        Self::listed(fs, root, source.into(), flags, Arc::default())
+        let superblock = SuperBlock { user, ..SuperBlock::default() };
+        Self::listed(fs, root, source.into(), flags, Arc::new(superblock))
     }
 
     /// Its flags.
@@ -211,6 +258,11 @@ impl Mount {
         self.namespace.load(Ordering::Relaxed)
     }
 
+    /// The number of the user namespace to which the mount namespace belongs that it is in, or was.
+    pub fn owner(&self) -> u64 {
+        self.owner.load(Ordering::Relaxed)
+    }
+
     /// True if a path leads to it, in whichever mount namespace.
     pub fn is_in_tree(&self) -> bool {
         self.namespace() != 0
@@ -236,6 +288,11 @@ impl Mount {
         self.children.lock().at.get(&key(dentry)).cloned()
     }
 
+    /// True if it is mounted on this name.
+    fn lies_on(&self, dentry: &Arc<Dentry>) -> bool {
+        self.point.lock().as_ref().is_some_and(|point| Arc::ptr_eq(&point.dentry, dentry))
+    }
+
     /// The mount that hides all of it.
     fn cover(&self) -> Option<Arc<Mount>> {
         self.mounted_at(&self.root)
@@ -251,7 +308,7 @@ impl Mount {
     pub fn attach(self: &Arc<Self>, point: Location) {
         let namespace = point.mount.namespace();
         if self.namespace() != namespace {
-            self.adopt(namespace);
+            self.adopt(namespace, point.mount.owner());
         }
         let covered = point.mount.mounted_at(&point.dentry);
         if let Some(above) = &covered {
@@ -263,10 +320,12 @@ impl Mount {
         }
     }
 
-    /// It and what lies on it are in this namespace now.
-    fn adopt(self: &Arc<Self>, namespace: u64) {
+    /// It and what lies on it are in this namespace now, which belongs to the user namespace with
+    /// the number `owner`.
+    fn adopt(self: &Arc<Self>, namespace: u64, owner: u64) {
         for mount in self.tree() {
             mount.namespace.store(namespace, Ordering::Relaxed);
+            mount.owner.store(owner, Ordering::Relaxed);
         }
     }
 
@@ -377,15 +436,19 @@ impl Drop for Mount {
         ALL.lock().remove(&self.id);
         peers::forget(self.id, core::mem::take(self.propagation.get_mut()));
         self.retire();
+        self.children.get_mut().forget_barred();
     }
 }
 
-/// ENOSPC if `more` mounts were too many, ENOMEM if there is no memory for them.
-pub fn check_room(more: usize) -> Result {
+/// ENOSPC if `more` mounts were too many that are made in a mount namespace of the user namespace
+/// with this number, ENOMEM if there is no memory for them. Half of the room is left to the
+/// container's own.
+pub fn check_room(more: usize, owner: u64) -> Result {
     /// Kernel memory that each takes, with its places in the tables, in bytes.
     const BYTES_EACH: u64 = 1024;
     let more = more as u64;
-    if (ALL.lock().len() as u64).saturating_add(more) > most() {
+    let most = if owner == INITIAL_USER { most() } else { most() / 2 };
+    if (ALL.lock().len() as u64).saturating_add(more) > most {
         return Err(Errno::ENOSPC);
     }
     account::ask(more.saturating_mul(BYTES_EACH))
@@ -414,6 +477,20 @@ pub fn in_namespace_after(namespace: u64, id: u32) -> Option<Arc<Mount>> {
     let later = all.range((Excluded(id), Unbounded)).filter_map(|(_, mount)| mount.upgrade());
     let mut there = later.filter(|mount| mount.namespace() == namespace);
     there.next()
+}
+
+/// True if something is mounted on this name in this namespace, through whichever of its mounts.
+pub fn is_mounted_on(namespace: u64, dentry: &Arc<Dentry>) -> bool {
+    let mut id = 0;
+    while dentry.mounts.load(Ordering::Relaxed) > 0
+        && let Some(mount) = in_namespace_after(namespace, id)
+    {
+        if mount.lies_on(dentry) {
+            return true;
+        }
+        id = mount.id;
+    }
+    false
 }
 
 /// All mounted file systems.

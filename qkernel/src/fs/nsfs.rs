@@ -12,8 +12,9 @@ use super::mount::{Mount, MountFlags};
 use super::{Caller, FileOps, Location, OpenFile};
 use crate::errno::{Errno, Result};
 use crate::sync::Once;
-use crate::task::namespaces::{Kind, Namespace};
+use crate::task::namespaces::Namespace;
 use crate::task::thread_of;
+use crate::user_namespace::UserNs;
 
 /// NSFS_MAGIC (linux/magic.h).
 const MAGIC: u32 = 0x6e73_6673;
@@ -34,7 +35,8 @@ impl FileSystem for NsFs {
     }
 
     fn root(&self) -> Arc<dyn Inode> {
-        Arc::new(NsInode { device: self.device, namespace: Namespace::Only(Kind::User) })
+        let namespace = Namespace::User(UserNs::default());
+        Arc::new(NsInode { device: self.device, namespace })
     }
 
     fn statfs(&self) -> Result<StatFs> {
@@ -70,6 +72,13 @@ fn open(caller: &dyn Caller, namespace: Namespace) -> Result<usize> {
     let file = OpenFile::at(ops, O_RDONLY, Some(place_of(namespace)));
     let fd = thread.files().insert(file, true, 0, thread.process.rlimit(RLIMIT_NOFILE))?;
     Ok(fd as usize)
+}
+
+/// As [`open`], of a user namespace: EPERM if there is none, or it does not lie in that of who
+/// asks.
+fn open_user(caller: &dyn Caller, user: Option<UserNs>) -> Result<usize> {
+    let seen = user.filter(|user| caller.creds().user.contains(user));
+    open(caller, Namespace::User(seen.ok_or(Errno::EPERM)?))
 }
 
 /// The namespace that an open file stands for: EINVAL if it is none of these.
@@ -136,24 +145,24 @@ impl FileOps for NsFile {
     ) -> Result<usize> {
         match command {
             NS_GET_NSTYPE => Ok(self.0.kind().flag() as usize),
-            // The container has one user namespace, which belongs to root; what is above it is
-            // nobody's business here.
-            NS_GET_USERNS if self.0.kind() == Kind::User => Err(Errno::EPERM),
-            NS_GET_USERNS => open(caller, Namespace::Only(Kind::User)),
+            // What is above the container's own is nobody's business here, nor what is above the
+            // caller's.
+            NS_GET_USERNS => open_user(caller, self.0.owner()),
             NS_GET_PARENT => match &self.0 {
                 Namespace::Pid(pid) => {
                     let own = &thread_of(caller)?.process.pid_namespace;
                     let seen = pid.parent.clone().filter(|parent| own.contains(parent));
                     open(caller, Namespace::Pid(seen.ok_or(Errno::EPERM)?))
                 }
-                Namespace::Only(Kind::User) => Err(Errno::EPERM),
+                Namespace::User(user) => open_user(caller, user.parent.clone()),
                 _ => Err(Errno::EINVAL),
             },
-            NS_GET_OWNER_UID if self.0.kind() == Kind::User => {
-                caller.mm().write(qlib::Va(argument), &0u32)?;
+            NS_GET_OWNER_UID => {
+                let Namespace::User(user) = &self.0 else { return Err(Errno::EINVAL) };
+                let shown = caller.creds().uid_shown(user.owner.0);
+                caller.mm().write(qlib::Va(argument), &shown)?;
                 Ok(0)
             }
-            NS_GET_OWNER_UID => Err(Errno::EINVAL),
             _ => Err(Errno::ENOTTY),
         }
     }

@@ -19,11 +19,12 @@ use super::inode::{Inode, NewNode, begin_walk};
 use super::mount::MountFlags;
 use super::perm;
 use super::walk::{NameTarget, Target, Walk, WalkFlags};
-use super::{Fd, FileOps, Location, OpenFile, dnotify, lease, lock, notify};
+use super::{Fd, FileOps, Location, OpenFile, dnotify, landlock, lease, lock, notify};
 use crate::creds::{Creds, FileCaps};
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
 use crate::host::Handle;
+use crate::user_namespace::UserNs;
 
 /// How to open (open(2), openat2(2)).
 #[derive(Clone, Copy, Debug, Default)]
@@ -158,6 +159,21 @@ pub fn open(caller: &dyn Caller, dirfd: Fd, path: &[u8], how: &OpenHow) -> Resul
     Err(Errno::EAGAIN)
 }
 
+/// Opens `path` in the mount whose root is `root`, wherever that lies, and follows nothing out of
+/// it.
+pub fn open_below(
+    caller: &dyn Caller,
+    root: &Location,
+    path: &[u8],
+    flags: u32,
+) -> Result<Arc<OpenFile>> {
+    let creds = caller.creds();
+    let walk_flags = WalkFlags::EXISTING | WalkFlags::NO_XDEV | WalkFlags::NO_SYMLINKS;
+    let walk = Walk { creds: &creds, caller: Some(caller), root: root.clone(), flags: walk_flags };
+    let place = walk.resolve(root, path)?.existing()?;
+    open_place(caller, &creds, place, flags & !(O_CREAT | O_EXCL), false)
+}
+
 /// Opens what is at `place`, with the permission checks of open(2).
 pub fn open_place(
     caller: &dyn Caller,
@@ -188,7 +204,7 @@ pub fn open_place(
     if writes && matches!(kind, S_IFREG | S_IFDIR) {
         place.mount.check_writable()?;
     }
-    if is_device(kind) && place.mount.flags().contains(MountFlags::NODEV) {
+    if is_device(kind) && !place.mount.opens_devices() {
         return Err(Errno::EACCES);
     }
     let attributes = inode.permissions()?;
@@ -204,6 +220,7 @@ pub fn open_place(
     if flags & O_NOATIME != 0 {
         perm::check_owner(creds, &attributes)?;
     }
+    landlock::check_open(creds, &place, flags)?;
     // Also if it is only cut off: then for the length of this call.
     let claim = writes.then(|| writes_to(&attributes)).transpose()?.flatten();
     lease::break_for(&attributes, access != O_RDONLY)?;
@@ -285,10 +302,12 @@ fn create(
     how: &OpenHow,
 ) -> Result<Arc<OpenFile>> {
     let directory = check_may_change(creds, parent)?;
+    landlock::check_make(creds, parent, S_IFREG)?;
     let new = new_node(caller, creds, &directory, S_IFREG | how.mode & 0o7777, 0);
     let (inode, ops) = parent.inode().clone().create(name, &new, how.flags)?;
     let dentry = parent.dentry.insert(name, inode.clone());
     let place = Location { mount: parent.mount.clone(), dentry };
+    landlock::check_open(creds, &place, how.flags)?;
     let ops = match ops {
         Some(ops) => ops,
         None => inode.clone().open(caller, how.flags & !O_TRUNC)?,
@@ -309,7 +328,7 @@ pub fn make_node(
     rdev: u64,
 ) -> Result<Location> {
     let creds = caller.creds();
-    if is_device(mode) && !creds.has_cap(CAP_MKNOD) {
+    if is_device(mode) && !creds.capable(CAP_MKNOD) {
         return Err(Errno::EPERM);
     }
     let make = |parent: &Location, name: &[u8], new: &NewNode| {
@@ -349,6 +368,7 @@ fn make_named<T>(
         return Err(Errno::ENOENT);
     }
     let directory = check_may_change(&creds, &parent)?;
+    landlock::check_make(&creds, &parent, what.0)?;
     let new = new_node(caller, &creds, &directory, what.0, what.1);
     let (inode, more) = make(&parent, &name, &new)?;
     let dentry = parent.dentry.insert(&name, inode);
@@ -366,10 +386,11 @@ fn open_unnamed(
         return Err(Errno::ENOTDIR);
     }
     let attributes = check_may_change(creds, &directory)?;
+    landlock::check_unnamed(creds, &directory, how.flags)?;
     let new = new_node(caller, creds, &attributes, S_IFREG | how.mode & 0o7777, 0);
     let (inode, ops) = directory.inode().clone().create_unnamed(&new, how.flags)?;
     let label = alloc::format!("/#{} (deleted)", inode.attributes()?.ino);
-    let dentry = Dentry::unnamed(directory.dentry.fs.clone(), inode.clone(), label.as_bytes());
+    let dentry = Dentry::unnamed_in(&directory.dentry, inode.clone(), label.as_bytes());
     let ops = match ops {
         Some(ops) => ops,
         None => {
@@ -407,6 +428,7 @@ pub fn open_exec(
     }
     let attributes = inode.attributes()?;
     perm::check(&creds, &attributes, perm::EXEC)?;
+    landlock::check(&creds, &place, landlock::EXECUTE | landlock::READ_FILE)?;
     lease::break_for(&attributes, false)?;
     let ops = inode.open(caller, O_RDONLY)?;
     let file = OpenFile::claimed(ops, O_RDONLY, Some(place), reads(&attributes));
@@ -429,7 +451,7 @@ pub fn is_noexec(file: &OpenFile) -> bool {
 
 /// True if `creds` may read a file, not only execute it.
 pub fn is_readable(creds: &Creds, file: &OpenFile) -> Result<bool> {
-    if creds.has_cap(CAP_DAC_OVERRIDE) || creds.has_cap(CAP_DAC_READ_SEARCH) {
+    if creds.capable(CAP_DAC_OVERRIDE) || creds.capable(CAP_DAC_READ_SEARCH) {
         return Ok(true);
     }
     Ok(perm::check(creds, &file.attributes()?, perm::READ).is_ok())
@@ -455,12 +477,17 @@ pub fn exec_creds(caller: &dyn Caller, file: &OpenFile, unsafe_sharing: bool) ->
     // for it, and for what lies in another mount namespace others do.
     let namespace = caller.mount_namespace();
     let may_suid = |p: &Location| {
-        p.mount.namespace() == namespace && !p.mount.flags().contains(MountFlags::NOSUID)
+        // What a namespace below has mounted is of those who are in it.
+        p.mount.namespace() == namespace
+            && !p.mount.flags().contains(MountFlags::NOSUID)
+            && p.mount.user().contains(&old.user)
     };
     if file.path.as_ref().is_some_and(may_suid) {
-        caps = file_caps(file)?;
+        caps = file_caps(file, &old.user)?;
         if let Ok(attributes) = file.attributes()
             && !old.no_new_privs
+            // Whoever its user namespace has no number for cannot be in it.
+            && old.user.maps_both(attributes.uid, attributes.gid)
         {
             if attributes.mode & S_ISUID != 0 {
                 new.euid = attributes.uid;
@@ -476,9 +503,9 @@ pub fn exec_creds(caller: &dyn Caller, file: &OpenFile, unsafe_sharing: bool) ->
 
 /// The capabilities of a file, if it has any: of the very one that is executed, which may have lost
 /// its name to another meanwhile.
-fn file_caps(file: &OpenFile) -> Result<Option<FileCaps>> {
+fn file_caps(file: &OpenFile, user: &UserNs) -> Result<Option<FileCaps>> {
     match file.ops.get_xattr(file, FileCaps::ATTRIBUTE) {
-        Ok(value) => FileCaps::parse(&value),
+        Ok(value) => FileCaps::for_user(&value, user),
         Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(None),
         Err(error) => Err(error),
     }
@@ -487,7 +514,7 @@ fn file_caps(file: &OpenFile) -> Result<Option<FileCaps>> {
 /// The mode without the bits that a write by somebody without CAP_FSETID takes away; `None` if it
 /// stays.
 fn without_suid(creds: &Creds, attributes: &Attributes) -> Option<SetAttributes> {
-    if creds.has_cap(CAP_FSETID)
+    if creds.capable(CAP_FSETID)
         || !attributes.is_regular()
         || attributes.mode & (S_ISUID | S_ISGID) == 0
     {
@@ -504,7 +531,7 @@ fn without_suid(creds: &Creds, attributes: &Attributes) -> Option<SetAttributes>
 /// CAP_FSETID.
 pub fn drop_suid(creds: &Creds, file: &OpenFile) -> Result {
     // What was given open by others keeps its attributes.
-    if creds.has_cap(CAP_FSETID) || file.ops.shares_position() {
+    if creds.capable(CAP_FSETID) || file.ops.shares_position() {
         return Ok(());
     }
     match without_suid(creds, &file.attributes()?) {

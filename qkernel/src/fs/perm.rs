@@ -28,12 +28,14 @@ pub fn check(creds: &Creds, file: &Attributes, want: u32) -> Result {
     if want & !bits & 7 == 0 {
         return Ok(());
     }
-    if creds.has_cap(CAP_DAC_OVERRIDE)
+    if creds.capable_over(file.owner(), CAP_DAC_OVERRIDE)
         && (want & EXEC == 0 || file.is_dir() || file.mode & 0o111 != 0)
     {
         return Ok(());
     }
-    if creds.has_cap(CAP_DAC_READ_SEARCH) && (want == READ || file.is_dir() && want & WRITE == 0) {
+    if creds.capable_over(file.owner(), CAP_DAC_READ_SEARCH)
+        && (want == READ || file.is_dir() && want & WRITE == 0)
+    {
         return Ok(());
     }
     Err(Errno::EACCES)
@@ -41,7 +43,10 @@ pub fn check(creds: &Creds, file: &Attributes, want: u32) -> Result {
 
 /// True if `creds` act as the owner of a file: EPERM if not.
 pub fn check_owner(creds: &Creds, file: &Attributes) -> Result {
-    if creds.fsuid == file.uid || creds.has_cap(CAP_FOWNER) { Ok(()) } else { Err(Errno::EPERM) }
+    // Of the owner alone the user namespace must have a number.
+    let owns = creds.fsuid == file.uid
+        || creds.capable_here(CAP_FOWNER) && creds.user.uid_in(file.uid).is_some();
+    if owns { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 /// True if `creds` may remove `child` from `directory` in view of the sticky bit: EPERM if not.
@@ -49,7 +54,7 @@ pub fn check_sticky(creds: &Creds, directory: &Attributes, child: &Attributes) -
     if directory.mode & S_ISVTX == 0
         || creds.fsuid == child.uid
         || creds.fsuid == directory.uid
-        || creds.has_cap(CAP_FOWNER)
+        || creds.capable_over(child.owner(), CAP_FOWNER)
     {
         Ok(())
     } else {
@@ -66,7 +71,8 @@ pub fn inherit(creds: &Creds, directory: &Attributes, mode: u32, is_dir: bool) -
     if is_dir {
         return (mode | S_ISGID, directory.gid);
     }
-    let foreign = !creds.in_group(directory.gid) && !creds.has_cap(CAP_FSETID);
+    let foreign =
+        !creds.in_group(directory.gid) && !creds.capable_over(directory.owner(), CAP_FSETID);
     let mode = if foreign && mode & S_IXGRP != 0 { mode & !S_ISGID } else { mode };
     (mode, directory.gid)
 }

@@ -3,15 +3,15 @@
 use super::attr::Attributes;
 use super::open::{check_may_change, walk};
 use super::walk::{NameTarget, Target, WalkFlags};
-use super::{Caller, Fd, Location, notify, perm};
+use super::{Caller, Fd, Location, landlock, mount, notify, perm};
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 
-/// Checks that `creds` may take `child` out of `parent`, and that nothing is mounted on it.
+/// Checks that `creds` may take `child` out of `parent`, and that nothing is mounted on it in this
+/// mount namespace: what others mount there goes with the name ([`mount::detach_from`]).
 pub fn check_may_remove(creds: &Creds, parent: &Location, child: &Location) -> Result<Attributes> {
     let directory = check_may_change(creds, parent)?;
-    if child.is_mount_root() || child.dentry.mounts.load(core::sync::atomic::Ordering::Relaxed) > 0
-    {
+    if child.is_mount_root() || mount::is_mounted_on(child.mount.namespace(), &child.dentry) {
         return Err(Errno::EBUSY);
     }
     perm::check_sticky(creds, &directory, &child.attributes()?)?;
@@ -28,12 +28,15 @@ pub fn remove(caller: &dyn Caller, dirfd: Fd, path: &[u8], is_rmdir: bool) -> Re
     if !is_dir && (is_rmdir || wants_dir) {
         return Err(Errno::ENOTDIR);
     }
-    check_may_remove(&caller.creds(), &parent, &child)?;
+    let creds = caller.creds();
+    check_may_remove(&creds, &parent, &child)?;
     if is_dir && !is_rmdir {
         return Err(Errno::EISDIR);
     }
+    landlock::check_remove(&creds, &parent, is_dir)?;
     parent.inode().unlink(&name, child.inode())?;
     parent.dentry.forget(&child.dentry);
+    mount::detach_from(&child.dentry);
     notify::removed(&parent, &name, &child);
     Ok(())
 }

@@ -43,8 +43,12 @@ fn maker_of(type_name: &str) -> Option<Maker> {
     })
 }
 
-fn make_tmpfs(_: &Mounter, options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
-    Ok(TmpFs::with_options(options)?)
+fn make_tmpfs(mounter: &Mounter, options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {
+    let owner = |name: &str| options.value(name).map(|_| options.number(name, 0)).transpose();
+    let (uid, gid) = (owner("uid")?, owner("gid")?);
+    let uid = uid.map_or(Ok(mounter.owner.0), |uid| mounter.user.uid_of(uid))?;
+    let gid = gid.map_or(Ok(mounter.owner.1), |gid| mounter.user.gid_of(gid))?;
+    Ok(TmpFs::with_options(options, (uid, gid))?)
 }
 
 fn make_devtmpfs(_: &Mounter, options: &Options<'_>) -> Result<Arc<dyn FileSystem>> {

@@ -18,6 +18,7 @@ use crate::io::IoBuffer;
 use crate::mm::frames;
 use crate::mm::mapped::{MappedFile, MappedPage};
 use crate::mm::rmap::Lost;
+use crate::mm::swap::ahead::{self, Brought, Coming};
 use crate::mm::swap::{self, Usage, slots};
 use crate::pieces::Pieces;
 use crate::sync::{Mutex, mutex};
@@ -216,6 +217,13 @@ impl Shmem {
         let gpa = frames::alloc_zeroed_for(stay).inspect_err(|_| self.quota.give(1))?;
         self.inner.lock().pages.insert(index, Page::Frame(gpa, Usage::USED));
         Ok(gpa)
+    }
+
+    /// The 32-bit word at byte `offset` (aligned), for what the kernel shares with programs: valid
+    /// until something is waited for. EFAULT, ENOMEM.
+    pub fn word(&self, offset: u64) -> Result<&'static AtomicU32> {
+        let page = self.make(offset >> PAGE_SHIFT)?;
+        arch::phys().atomic_u32(page + offset % PAGE_SIZE).ok_or(Errno::EFAULT)
     }
 
     /// Copies out of the object into `buffer`.
@@ -420,6 +428,32 @@ impl Shmem {
         Ok((index * PAGE_SIZE).max(offset).min(inner.size))
     }
 
+    /// Brings the next swapped pages from page `from` on back ahead of use. ENOMEM.
+    pub fn bring_ahead(&self, from: u64) -> Result<Brought> {
+        let (mut coming, mut next): (Vec<Coming>, Option<u64>) = (Vec::new(), None);
+        for (looks, (index, page)) in self.inner.lock().pages.range(from..).enumerate() {
+            if coming.len() == ahead::MOST || looks == ahead::MOST_LOOKS {
+                next = Some(*index);
+                break;
+            }
+            if let Page::Swapped(slot, _) = page {
+                coming.extend(Coming::new(*index, *slot));
+            }
+        }
+        ahead::read(&mut coming, self.quota.stay())?;
+        for page in &coming {
+            let mut inner = self.inner.lock();
+            if let Some(place @ Page::Swapped(..)) = inner.pages.get_mut(&page.at)
+                && let Page::Swapped(_, usage) = *place
+            {
+                *place = Page::Frame(page.frame, usage.ahead());
+            }
+            drop(inner);
+            slots::drop_ref(page.slot);
+        }
+        Ok(Brought { pages: coming.len() as u64, next })
+    }
+
     /// Visits the pages that are in memory. Those for which `keep(frame, usage)` is false, as they
     /// hold nothing but zeros, become holes.
     pub fn visit_frames(&self, keep: &mut dyn FnMut(Gpa, Usage) -> bool) {
@@ -529,7 +563,7 @@ pub fn memory_objects() -> Result<Pieces<Arc<Shmem>>> {
 
 /// The first object that lives, from this number on. One at a time: letting one go may be its end,
 /// which must not come while the list is held.
-fn object_from(number: u64) -> Option<(u64, Arc<Shmem>)> {
+pub fn object_from(number: u64) -> Option<(u64, Arc<Shmem>)> {
     OBJECTS.lock().range(number..).find_map(|(number, object)| Some((*number, object.upgrade()?)))
 }
 

@@ -18,7 +18,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::Caller;
 use crate::io::IoBuffer;
 use crate::sync::Mutex;
-use crate::task::{self, Thread, current};
+use crate::task::{self, Process, Thread, current};
 
 /// What a file reads as, for the thread that reads it.
 pub type Read = Box<dyn Fn(&Arc<Thread>) -> Result<Vec<u8>> + Send + Sync>;
@@ -97,9 +97,17 @@ pub trait Dir: Send + Sync {
     fn mode(&self) -> u32 {
         0o555
     }
+    /// True if it never has any.
+    fn is_always_empty(&self) -> bool {
+        false
+    }
     /// True if names come and go.
     fn is_fleeting(&self) -> bool {
         false
+    }
+    /// The process that it is /proc/PID of. ESRCH if that is gone.
+    fn process(&self) -> Option<Result<Arc<Process>>> {
+        None
     }
 }
 
@@ -146,6 +154,10 @@ impl Dir for Table {
 
     fn list(&self) -> Vec<(Vec<u8>, u32)> {
         self.0.iter().map(|(n, make)| (n.as_bytes().to_vec(), make().kind())).collect()
+    }
+
+    fn is_always_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
@@ -215,6 +227,10 @@ impl SynthInode {
 }
 
 impl Inode for SynthInode {
+    fn is_always_empty(&self) -> bool {
+        matches!(&self.node, Node::Dir(dir) if dir.is_always_empty())
+    }
+
     fn kind(&self) -> u32 {
         self.node.kind()
     }
@@ -284,6 +300,15 @@ impl Inode for SynthInode {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+/// The process of which an open file is the directory in /proc; `None` for any other file. ESRCH if
+/// it is gone.
+pub fn process_of(file: &OpenFile) -> Option<Result<Arc<Process>>> {
+    match &file.downcast::<SynthFile>()?.inode.node {
+        Node::Dir(dir) => dir.process(),
+        _ => None,
     }
 }
 

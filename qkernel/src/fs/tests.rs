@@ -9,13 +9,14 @@ use linux_raw_sys::general::{S_IFDIR, S_IFLNK, S_IFREG};
 
 use super::inode::{FileSystem, Inode, NewNode};
 use super::mount::namespace::MountNamespace;
-use super::mount::{Mount, MountFlags};
+use super::mount::{self, Mount, MountFlags, check_room};
 use super::tmpfs::TmpFs;
 use super::walk::{Target, Walk, WalkFlags};
 use super::{Location, dentry, perm};
 use crate::arch::test_heap::allocations_of;
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
+use crate::namespace::{INITIAL_USER, next_number};
 
 fn node(mode: u32) -> NewNode {
     NewNode { mode, uid: 0, gid: 0, rdev: 0 }
@@ -326,4 +327,11 @@ fn giving_up_recent_names_takes_no_memory() {
     assert_eq!(allocations_of(|| dentry::shrink_of(|fs| Arc::ptr_eq(fs, &root.dentry.fs))), 0);
     assert!(Arc::strong_count(&all) < 10, "none is kept");
     assert!(allocations_of(|| drop(names.clone())) > 100, "what allocates is seen");
+}
+
+#[test]
+fn half_of_the_room_for_mounts_is_the_containers_own() {
+    let more = mount::most() as usize / 2 + 1;
+    assert_eq!(check_room(more, next_number()), Err(Errno::ENOSPC));
+    assert_eq!(check_room(more, INITIAL_USER), Ok(()));
 }

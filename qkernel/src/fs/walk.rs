@@ -308,7 +308,7 @@ impl Walk<'_> {
     fn check_search(&self, directory: &Location) -> Result {
         // Those who may search everything need no attributes, which may cost a question to the
         // host.
-        if self.creds.has_cap(CAP_DAC_OVERRIDE) || self.creds.has_cap(CAP_DAC_READ_SEARCH) {
+        if self.creds.capable(CAP_DAC_OVERRIDE) || self.creds.capable(CAP_DAC_READ_SEARCH) {
             return Ok(());
         }
         perm::check(self.creds, &directory.inode().permissions()?, perm::EXEC)

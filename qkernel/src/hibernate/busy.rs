@@ -57,6 +57,8 @@ pub enum Busy {
     Unanswered(String, u64),
     /// A timer of a program goes off in so many nanoseconds.
     Timer(u64),
+    /// An image of it is being made.
+    Image,
 }
 
 impl Display for Busy {
@@ -82,6 +84,7 @@ impl Display for Busy {
                 ns / 1_000_000
             ),
             Busy::Timer(ns) => write!(f, "a timer goes off in {} ms", ns / 1_000_000),
+            Busy::Image => f.write_str("an image of it is being made"),
         }
     }
 }
@@ -108,7 +111,7 @@ pub(super) fn inside() -> Option<Busy> {
     if let Some(thread) = table::threads().find(|thread| thread.user.is_expected()) {
         return Some(Busy::Runs(named(&thread.process)));
     }
-    if !executor::is_drained() || rests_from_work() {
+    if !executor::is_still() || rests_from_work() {
         return Some(Busy::Works);
     }
     let visits = |process: &Arc<Process>| process.is_visitor() && !process.is_zombie();

@@ -18,15 +18,16 @@ use qlib::host::Op;
 
 use super::busy::{self, Busy};
 use super::inflate;
-use super::pages::Pages;
+use super::keep::Keep;
+use super::pages::{Aging, Pages, yield_to_events};
 use super::quiesce::{self, Patience};
 use super::state::{Input, State};
-use super::{history, join, stats, step, told};
+use super::{background, history, join, stats, step, told};
 use crate::errno::{Errno, Result};
-use crate::fs::dentry;
 use crate::fs::hostfs::handle_cache;
+use crate::fs::{Shmem, dentry};
 use crate::host::Call;
-use crate::mm::swap::slots;
+use crate::mm::swap::{kept, slots};
 use crate::mm::thread::shed::stop_all;
 use crate::mm::{AddressSpace, UserThread, frames, space};
 use crate::net::unix::rights;
@@ -34,11 +35,7 @@ use crate::pieces::Pieces;
 use crate::sync::{Mutex, mutex};
 use crate::task::pause::{self, Held, Reason};
 use crate::time::Rest;
-use crate::wait::Signal;
 use crate::{arch, executor, input, time};
-
-/// The frames that the REAP file fills at the next inflate, in its order.
-pub(super) static WORKING_SET: Mutex<Pieces<Frames>> = mutex(Pieces::new());
 
 /// Why a deflate did not happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,6 +137,21 @@ pub async fn deflate(why: Why) -> core::result::Result<(), Failure> {
             }
             State::Awake { .. } => {
                 let patience = why.patience().since(asked_ns);
+                if kept::is_any() {
+                    // An image is being made of what it was.
+                    if matches!(why, Why::Idle | Why::Pressure) {
+                        return Err(Failure::busy(&Busy::Image));
+                    }
+                    // Who makes another image waits for the end of the first.
+                    let deadline_ns = time::deadline_after(patience.ns);
+                    kept::until_none((!patience.stay).then_some(deadline_ns)).await;
+                    if kept::is_any() && !patience.force {
+                        return Err(Failure::busy(&Busy::Image));
+                    }
+                    kept::take_back();
+                    kept::until_none(None).await;
+                    continue;
+                }
                 let attempt = join::begin();
                 let outcome = deflate_awake(why, patience).await;
                 join::end(&attempt, &outcome);
@@ -166,6 +178,7 @@ pub async fn deflate(why: Why) -> core::result::Result<(), Failure> {
 /// The same of a sandbox that is awake.
 async fn deflate_awake(why: Why, patience: Patience) -> core::result::Result<(), Failure> {
     step(Input::Stop);
+    background::stop();
     let mut begin_ns = 0;
     let held_bytes = history::ram_held();
     match attempt(why, patience, &mut begin_ns).await {
@@ -225,14 +238,15 @@ async fn attempt(
     }
     shed(&spaces).await;
     held.still()?;
-    let first = slots::used() == 0 && stats::DEFLATES.load(Relaxed) == 0;
     let objects = crate::fs::memory_objects()?;
-    let pages = Pages::collect(&spaces, &objects)?;
-    let plan = match first {
-        true => pages.swap_out(&held).await?,
-        false => pages.reap_out(super::life_counts(), &held).await?,
-    };
-    pages.commit(plan, &spaces, &objects);
+    let is_first = slots::used() == 0 && stats::DEFLATES.load(Relaxed) == 0;
+    let aging = Aging { is_first, life_counts: super::life_counts() };
+    if !(patience.stay && keep(&spaces, &objects, aging, &held).await?) {
+        let pages = Pages::collect(&spaces, &objects)?;
+        let plan = pages.write(aging, &Pieces::new(), &held).await?;
+        note_plan(plan.left, plan.set_pages());
+        pages.commit(plan, &spaces, &objects);
+    }
     input::begin_life();
     // From here on nothing fails. Windows come back by themselves at the next touch.
     handle_cache::give_up_all();
@@ -241,6 +255,30 @@ async fn attempt(
     slots::give_back();
     release_free();
     Ok(left)
+}
+
+/// Counts the pages that have left the working set, and those that are in it.
+fn note_plan(left: u64, set: u64) {
+    stats::REAP_LEFT.fetch_add(left, Relaxed);
+    stats::WORKING_SET_PAGES.store(set, Relaxed);
+}
+
+/// Writes the pages of memory objects, and keeps all others for whoever makes an image; false if
+/// there may not be the memory for that.
+async fn keep(
+    spaces: &[Arc<AddressSpace>],
+    objects: &Pieces<Arc<Shmem>>,
+    aging: Aging,
+    held: &Held,
+) -> Result<bool> {
+    let pages = Pages::of_objects(spaces, objects)?;
+    let Ok(keep) = Keep::collect(spaces, &pages, aging) else { return Ok(false) };
+    let places = keep.reserve()?;
+    let plan = pages.write(aging, keep.set(), held).await?;
+    note_plan(plan.left + keep.left(), plan.set_pages() + keep.set().len() as u64);
+    keep.commit(places);
+    pages.commit(plan, spaces, objects);
+    Ok(true)
 }
 
 /// Has the platform end all user threads and address spaces, where each costs the host something
@@ -280,14 +318,6 @@ async fn unmap_from_user(mm: &Arc<AddressSpace>) -> Result {
 fn carrier(mm: &AddressSpace) -> Option<Arc<UserThread>> {
     let threads = mm.threads().into_iter().filter(|thread| !thread.is_dead());
     threads.max_by_key(|thread| thread.has_run())
-}
-
-/// Lets other events in for a moment: one that wakes the sandbox ends the deflate.
-pub(super) async fn yield_to_events(held: &Held) -> Result {
-    let signal = Arc::new(Signal::default());
-    time::at_next_event(signal.clone());
-    signal.wait().await;
-    held.still()
 }
 
 /// Gives all free memory back to the host: user frames, kernel heap, whole blocks.

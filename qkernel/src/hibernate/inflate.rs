@@ -6,13 +6,13 @@ use core::sync::atomic::Ordering::Relaxed;
 use qlib::control::WakeCause;
 use qlib::host::{Op, Segment};
 
-use super::deflate::WORKING_SET;
+use super::pages::WORKING_SET;
 use super::state::{Input, State};
-use super::{dry, stats, step, told};
+use super::{background, dry, stats, step, told};
 use crate::errno::Result;
 use crate::host::Call;
 use crate::mm::AddressSpace;
-use crate::mm::swap::memory_is_lost;
+use crate::mm::swap::{kept, memory_is_lost};
 use crate::net::answers;
 use crate::task::pause::{self, Reason};
 use crate::{input, random, time};
@@ -54,6 +54,7 @@ pub fn wake(cause: WakeCause) {
             }
             pause::resume(Reason::Sleep);
             told::woke_up();
+            background::begin_if_asked();
             answers::hand_over();
             stats::count_wake(cause, time::elapsed_ns(begin_ns));
         }
@@ -64,6 +65,15 @@ pub fn wake(cause: WakeCause) {
 pub fn on_timer() {
     if super::current() == State::Hibernated && time::has_slept_enough() {
         wake(WakeCause::Timer);
+    }
+}
+
+/// The sandbox is a copy of one that kept pages, or what that was: they are in the store.
+pub fn become_copy() {
+    let rest = kept::forget();
+    let mut set = WORKING_SET.lock();
+    if let Err(error) = rest.into_iter().try_for_each(|run| set.push(run)) {
+        memory_is_lost(error);
     }
 }
 

@@ -2,11 +2,13 @@
 //! paper).
 //!
 //! [`state`] is the state machine. [`quiesce`] waits until nothing keeps it awake ([`busy`]),
-//! [`crate::task::pause`] stops user code, [`deflate`] writes memory out, [`inflate`] reads it
-//! back; [`idle`] does without SIGSTOP, [`pressure`] for the host's memory; [`dry`] only tells of
-//! it; who asks twice [joins](join); [`stats`] keeps count of what happened, [`history`] of when
-//! and why. Slots, their pages and when those were last used are [`crate::mm::swap`]'s.
+//! [`crate::task::pause`] stops user code, [`deflate`] writes memory out, or [keeps](keep) it for
+//! an image, [`inflate`] reads it back, [`background`] the rest of an image; [`idle`] does without
+//! SIGSTOP, [`pressure`] for the host's memory; [`dry`] only tells of it; who asks twice
+//! [joins](join); [`stats`] keeps count of what happened, [`history`] of when and why. Slots, their
+//! pages and when those were last used are [`crate::mm::swap`]'s.
 
+pub mod background;
 pub mod busy;
 pub mod deflate;
 pub mod dry;
@@ -14,6 +16,7 @@ mod history;
 pub mod idle;
 pub mod inflate;
 mod join;
+mod keep;
 mod pages;
 pub mod pressure;
 pub mod quiesce;
@@ -21,7 +24,7 @@ pub mod state;
 pub mod stats;
 pub mod told;
 
-pub use inflate::{on_timer, wake};
+pub use inflate::{become_copy, on_timer, wake};
 
 use self::state::{Input, State};
 use crate::sync::{Mutex, mutex};

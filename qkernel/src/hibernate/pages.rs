@@ -6,14 +6,11 @@ use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::Relaxed;
 
 use qlib::host::{Op, Segment};
 use qlib::pagetable::{Pte, PteFlags};
 use qlib::{Frames, Gpa, PAGE_SIZE};
 
-use super::deflate::{WORKING_SET, yield_to_events};
-use super::stats;
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
 use crate::fs::{Page, Shmem};
@@ -22,7 +19,13 @@ use crate::mm::committed::{BLOCK_PAGES, Committed};
 use crate::mm::swap::{Usage, slots};
 use crate::mm::{AddressSpace, frames};
 use crate::pieces::Pieces;
+use crate::sync::{Mutex, mutex};
 use crate::task::pause::Held;
+use crate::time;
+use crate::wait::Signal;
+
+/// The frames that the REAP file fills at the next inflate, in its order.
+pub(super) static WORKING_SET: Mutex<Pieces<Frames>> = mutex(Pieces::new());
 
 /// Pages written between two looks at whether a wake has come.
 const BATCH_PAGES: usize = 1024;
@@ -89,18 +92,73 @@ enum Backing {
     Frame(Gpa, Usage),
 }
 
+/// Where pages go at a sleep.
+#[derive(Clone, Copy)]
+pub(super) struct Aging {
+    /// There is no working set yet: from the second sleep on what is present is it.
+    pub(super) is_first: bool,
+    /// See [`Usage::after_sleep`].
+    pub(super) life_counts: bool,
+}
+
+impl Aging {
+    /// What a page of the working set is after the sleep; `None` if it goes to a slot.
+    pub(super) fn next(self, usage: Usage) -> Option<Usage> {
+        if self.is_first { None } else { usage.after_sleep(self.life_counts) }
+    }
+
+    /// What is known of a page of this use that goes to a slot.
+    pub(super) fn left(self, usage: Usage) -> Usage {
+        if self.is_first { Usage::USED } else { usage.left() }
+    }
+}
+
 /// What is written, and where to.
 pub(super) struct Plan {
     /// By index of the frame, and whether something names it already.
     places: Pieces<(Backing, bool)>,
     /// The frames that the REAP file fills, in its order.
     set: Pieces<Frames>,
+    /// How many pages have left the working set.
+    pub(super) left: u64,
+}
+
+impl Plan {
+    /// How many pages the working set has.
+    pub(super) fn set_pages(&self) -> u64 {
+        self.set.iter().map(|run| run.count).sum()
+    }
 }
 
 impl Pages {
     /// Finds them. Pages that were reserved but never touched, and pages of zeros that no host file
     /// lies behind, are forgotten right away: reading them again gives the same. ENOMEM.
     pub(super) fn collect(
+        spaces: &[Arc<AddressSpace>],
+        objects: &Pieces<Arc<Shmem>>,
+    ) -> Result<Pages> {
+        let mut pages = Pages::of_objects(spaces, objects)?;
+        let mut committed = Committed::default();
+        let mut is_zero = |frame| !committed.contains(frame) || arch::phys().frame_is_zero(frame);
+        let mut outcome = Ok(());
+        for mm in spaces {
+            mm.rewrite_private(&mut |anonymous, pte| {
+                let frame = pte.gpa();
+                if anonymous && is_zero(frame) {
+                    frames::user().ref_dec(frame);
+                    return Pte::EMPTY;
+                }
+                if outcome.is_ok() {
+                    outcome = pages.add(frame, Usage::of(pte));
+                }
+                pte
+            });
+        }
+        outcome.map(|()| pages)
+    }
+
+    /// Those of objects alone.
+    pub(super) fn of_objects(
         spaces: &[Arc<AddressSpace>],
         objects: &Pieces<Arc<Shmem>>,
     ) -> Result<Pages> {
@@ -139,18 +197,12 @@ impl Pages {
                 pte
             });
         }
-        for mm in spaces {
-            mm.rewrite_private(&mut |anonymous, pte| {
-                let frame = pte.gpa();
-                if anonymous && is_zero(frame) {
-                    frames::user().ref_dec(frame);
-                    return Pte::EMPTY;
-                }
-                add(&mut pages, frame, Usage::of(pte));
-                pte
-            });
-        }
         outcome.map(|()| pages)
+    }
+
+    /// True if it is one of them.
+    pub(super) fn has(&self, frame: Gpa) -> bool {
+        self.index.get(frame).is_some()
     }
 
     fn add(&mut self, frame: Gpa, usage: Usage) -> Result {
@@ -172,33 +224,21 @@ impl Pages {
         Ok(chosen)
     }
 
-    /// Writes all pages to the swap file.
-    pub(super) async fn swap_out(&self, held: &Held) -> Result<Plan> {
-        let frames = self.select(|_| true)?;
-        let slots = write_swap(&frames, held).await?;
-        drop(frames);
-        let set = Pieces::new();
-        match self.places(&set, &slots, |_| None, Usage::USED) {
-            Ok(places) => Ok(Plan { places, set }),
-            Err(error) => {
-                free_slots(slots);
-                Err(error)
-            }
-        }
-    }
-
-    /// Writes the working set to the REAP file, and what has left it to the swap file.
-    /// `life_counts`: see [`Usage::after_sleep`].
-    pub(super) async fn reap_out(&self, life_counts: bool, held: &Held) -> Result<Plan> {
-        let next = |usage: Usage| usage.after_sleep(life_counts);
-        let stay = self.select(|usage| next(usage).is_some())?;
-        let leave = self.select(|usage| next(usage).is_none())?;
+    /// Writes the working set to the REAP file, all else to the swap file. In the REAP file, frames
+    /// follow that are `kept` and not written.
+    pub(super) async fn write(
+        &self,
+        aging: Aging,
+        kept: &Pieces<Gpa>,
+        held: &Held,
+    ) -> Result<Plan> {
+        let stay = self.select(|usage| aging.next(usage).is_some())?;
+        let leave = self.select(|usage| aging.next(usage).is_none())?;
         let slots = write_swap(&leave, held).await?;
-        let result =
-            write_reap(&stay, held).await.and_then(|()| match dense_runs(stay.len() as u64) {
-                Some(set) => Ok((set, true)),
-                None => runs_of(&stay).map(|set| (set, false)),
-            });
+        let result = match aging.is_first {
+            true => Ok((Pieces::new(), false)),
+            false => write_set(&stay, kept, held).await,
+        };
         let (set, is_new) = match result {
             Ok(set) => set,
             Err(error) => {
@@ -206,10 +246,10 @@ impl Pages {
                 return Err(error);
             }
         };
-        match self.places(&set, &slots, next, Usage::LEFT) {
+        match self.places(&set, &slots, aging) {
             Ok(places) => {
-                stats::REAP_LEFT.fetch_add(leave.len() as u64, Relaxed);
-                Ok(Plan { places, set })
+                let left = if aging.is_first { 0 } else { leave.len() as u64 };
+                Ok(Plan { places, set, left })
             }
             Err(error) => {
                 free_slots(slots);
@@ -221,22 +261,20 @@ impl Pages {
         }
     }
 
-    /// The place of each page: the next of `set`, or of `slots`, with usage `left`, if it leaves
-    /// the working set. ENOMEM.
+    /// The place of each page: the next of `set`, or of `slots`. ENOMEM.
     fn places(
         &self,
         set: &Pieces<Frames>,
         slots: &Pieces<u64>,
-        next: impl Fn(Usage) -> Option<Usage>,
-        left: Usage,
+        aging: Aging,
     ) -> Result<Pieces<(Backing, bool)>> {
         let mut targets = set.iter().flat_map(|r| (0..r.count).map(|i| r.start + i * PAGE_SIZE));
         let mut slots = slots.iter();
         let mut places = Pieces::new();
         for (_, usage) in self.frames.iter() {
-            let place = match next(*usage) {
+            let place = match aging.next(*usage) {
                 Some(usage) => targets.next().map(|frame| Backing::Frame(frame, usage)),
-                None => slots.next().map(|slot| Backing::Slot(*slot, left)),
+                None => slots.next().map(|slot| Backing::Slot(*slot, aging.left(*usage))),
             };
             places.push((place.ok_or(Errno::EIO)?, false))?;
         }
@@ -251,7 +289,7 @@ impl Pages {
         spaces: &[Arc<AddressSpace>],
         objects: &Pieces<Arc<Shmem>>,
     ) {
-        let Plan { mut places, set } = plan;
+        let Plan { mut places, set, .. } = plan;
         // The place of the page in a frame, with a reference to it in exchange for one to the
         // frame.
         let mut exchange = |frame: Gpa| -> Option<Backing> {
@@ -303,13 +341,20 @@ impl Pages {
         for ranges in set.chunks(BATCH_PAGES) {
             let _ = arch::release(ranges);
         }
-        stats::WORKING_SET_PAGES.store(set.iter().map(|r| r.count).sum(), Relaxed);
         *WORKING_SET.lock() = set;
     }
 }
 
+/// Lets other events in for a moment: one that wakes the sandbox ends the deflate.
+pub(super) async fn yield_to_events(held: &Held) -> Result {
+    let signal = Arc::new(Signal::default());
+    time::at_next_event(signal.clone());
+    signal.wait().await;
+    held.still()
+}
+
 /// Contiguous frames joined to segments.
-fn segments_of(pages: &[Gpa]) -> Vec<Segment> {
+pub(super) fn segments_of(pages: &[Gpa]) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
     for &gpa in pages {
         match segments.last_mut() {
@@ -355,22 +400,39 @@ fn free_slots(slots: Pieces<u64>) {
     slots::give_back();
 }
 
-/// Writes pages to a new REAP file.
-async fn write_reap(pages: &Pieces<Gpa>, held: &Held) -> Result {
-    let out = |phase: u64, segments: &[Segment]| {
-        Call::new(Op::ReapOut).arg(0, phase).segments(segments).run()
+/// Writes the working set, and has those follow in it that are `kept`: where it goes after the
+/// wake, and whether that is new frames.
+async fn write_set(
+    stay: &Pieces<Gpa>,
+    kept: &Pieces<Gpa>,
+    held: &Held,
+) -> Result<(Pieces<Frames>, bool)> {
+    write_reap(stay, kept, held).await?;
+    match dense_runs(stay.len() as u64) {
+        Some(set) => Ok((set, true)),
+        None => runs_of(stay).map(|set| (set, false)),
+    }
+}
+
+/// Writes pages to a new REAP file, and has those follow in it that are `kept`.
+async fn write_reap(pages: &Pieces<Gpa>, kept: &Pieces<Gpa>, held: &Held) -> Result {
+    let out = |phase: u64, kept: u64, segments: &[Segment]| {
+        Call::new(Op::ReapOut).arg(0, phase).arg(1, kept).segments(segments).run()
     };
-    out(0, &[])?;
+    out(0, 0, &[])?;
     for batch in pages.chunks(BATCH_PAGES) {
-        out(1, &segments_of(batch))?;
+        out(1, 0, &segments_of(batch))?;
         yield_to_events(held).await?;
     }
-    out(2, &[])?;
+    for batch in kept.chunks(BATCH_PAGES) {
+        out(1, 1, &segments_of(batch))?;
+    }
+    out(2, 0, &[])?;
     Ok(())
 }
 
 /// The pages themselves, neighbours joined. ENOMEM.
-fn runs_of(pages: &Pieces<Gpa>) -> Result<Pieces<Frames>> {
+pub(super) fn runs_of(pages: &Pieces<Gpa>) -> Result<Pieces<Frames>> {
     let mut runs = Pieces::new();
     for segment in pages.chunks(BATCH_PAGES).flat_map(segments_of) {
         runs.push(Frames { start: segment.gpa, count: segment.len / PAGE_SIZE })?;

@@ -14,7 +14,7 @@ use qlib::host::Op;
 use super::deflate::{self, Failure, TIMERS, Why};
 use super::idle::{self, Done, Habit};
 use super::state::State;
-use super::{busy, dry, history, told};
+use super::{background, busy, dry, history, told};
 use crate::host::Call;
 use crate::sync::{Mutex, mutex};
 use crate::task::table;
@@ -44,6 +44,7 @@ static FAILED: Mutex<Option<Failure>> = mutex(None);
 /// The host is short of memory.
 pub fn on_pressure() {
     LAST_NS.store(time::monotonic_ns(), Relaxed);
+    background::stop();
     if !told::is_heeded() || unused_since_ns().is_none() || STANDS.swap(true, Relaxed) {
         return;
     }

@@ -66,7 +66,7 @@ pub(super) async fn quiesce(held: &Held, patience: Patience) -> Result<Option<Bu
     loop {
         held.still()?;
         let waited_ns = time::elapsed_ns(begin_ns);
-        if !executor::is_drained() && waited_ns < patience.ns.max(TURN_NS) {
+        if !executor::is_still() && waited_ns < patience.ns.max(TURN_NS) {
             // Somebody may have been notified and not have looked yet.
             executor::yield_now().await;
             continue;

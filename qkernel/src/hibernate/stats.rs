@@ -6,7 +6,7 @@ use qlib::PAGE_SIZE;
 use qlib::control::{CountStats, MemoryStats, Stats, WakeCause};
 use qlib::host::Op;
 
-use super::{dry, history};
+use super::{background, dry, history};
 use crate::host::Call;
 use crate::net::answers;
 use crate::task::{oom, table};
@@ -57,6 +57,7 @@ pub fn collect() -> Stats {
             swapped_raw: (mm::swap::slots::used() + store[2]) * PAGE_SIZE,
             swapped_stored: store[1] + store[3],
             working_set: WORKING_SET_PAGES.load(Relaxed) * PAGE_SIZE,
+            background_left: background::left() * PAGE_SIZE,
             patched_text: mm::patch::patched_pages() * PAGE_SIZE,
             ram: account::memory_bytes(),
             ram_held: history::ram_held(),
@@ -67,6 +68,7 @@ pub fn collect() -> Stats {
             syscalls: table::threads().map(|t| t.syscalls.load(Relaxed)).sum(),
             faults: mm::fault::count(),
             swap_ins: mm::swap::swap_ins(),
+            background_pages: background::brought(),
             reap_pages: REAP_PAGES.load(Relaxed),
             reap_left: REAP_LEFT.load(Relaxed),
             oom_kills: oom::kills(),

@@ -135,6 +135,14 @@ pub fn key(mm: &Arc<AddressSpace>, va: Va, private: bool) -> Result<Key> {
     })
 }
 
+/// As [`key`], of a word whose waiters are about to be woken or moved: EINVAL if they wait for a PI
+/// lock, which only its owner hands over.
+pub fn plain_key(mm: &Arc<AddressSpace>, va: Va, private: bool) -> Result<Key> {
+    let key = key(mm, va, private)?;
+    let first = with_queues(|queues| queues.of(key).next().map(|(_, waiter)| waiter.pi_tid));
+    if first.unwrap_or(0) == 0 { Ok(key) } else { Err(Errno::EINVAL) }
+}
+
 fn finish(woken: &[Arc<Waiter>]) {
     for waiter in woken {
         waiter.woken.store(true, Ordering::Relaxed);

@@ -11,6 +11,7 @@ pub mod signalfd;
 pub mod sysv;
 pub mod timerfd;
 pub mod tty;
+pub mod uring;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

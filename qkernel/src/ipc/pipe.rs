@@ -127,8 +127,9 @@ pub struct PipeEnd {
     pipe: Arc<Pipe>,
     reads: bool,
     writes: bool,
-    /// How often the other side had been opened when this FIFO end was.
-    peer_opens: u64,
+    /// How often the other side had been opened when this FIFO end was, and nobody had that open:
+    /// until somebody has, there is none who could have hung up.
+    peer_opens: Option<u64>,
 }
 
 impl Pipe {
@@ -166,7 +167,11 @@ impl Pipe {
     fn open(self: &Arc<Self>, reads: bool, writes: bool) -> PipeEnd {
         let peer_opens = {
             let mut state = self.state.lock();
-            let peer_opens = if reads { state.writer_opens } else { state.reader_opens };
+            let (there, opens) = if reads {
+                (state.writers, state.writer_opens)
+            } else {
+                (state.readers, state.reader_opens)
+            };
             if reads {
                 state.readers += 1;
                 state.reader_opens += 1;
@@ -175,7 +180,7 @@ impl Pipe {
                 state.writers += 1;
                 state.writer_opens += 1;
             }
-            peer_opens
+            (there == 0).then_some(opens)
         };
         self.wake(PollMask::READ | PollMask::WRITE);
         PipeEnd { pipe: self.clone(), reads, writes, peer_opens }
@@ -283,7 +288,7 @@ impl PipeEnd {
             return Err(Errno::EINVAL);
         }
         let capacity = bytes.max(PAGE_SIZE as usize).next_power_of_two();
-        if capacity > MAX_CAPACITY && !thread.creds().has_cap(CAP_SYS_RESOURCE) {
+        if capacity > MAX_CAPACITY && !thread.creds().capable(CAP_SYS_RESOURCE) {
             return Err(Errno::EPERM);
         }
         {
@@ -488,7 +493,10 @@ impl FileOps for PipeEnd {
         if self.reads {
             mask.set(PollMask::READ, state.len > 0);
             // A FIFO that no writer has opened since is not hung up, it is quiet.
-            mask.set(PollMask::HUP, state.writers == 0 && state.writer_opens != self.peer_opens);
+            mask.set(
+                PollMask::HUP,
+                state.writers == 0 && Some(state.writer_opens) != self.peer_opens,
+            );
         }
         if self.writes {
             mask.set(PollMask::WRITE, state.free_pages() > 0);
@@ -543,7 +551,7 @@ pub fn create(flags: u32) -> (Arc<OpenFile>, Arc<OpenFile>) {
     let pipe = Pipe::new();
     let mut read = pipe.open(true, false);
     let write = pipe.open(false, true);
-    read.peer_opens = 0;
+    read.peer_opens = None;
     let flags = flags & (O_NONBLOCK | O_DIRECT);
     (
         OpenFile::new(Arc::new(read), O_RDONLY | flags),
@@ -593,7 +601,7 @@ pub async fn finish_open(thread: &Thread, file: &OpenFile) -> Result {
         } else {
             (state.readers, state.reader_opens)
         };
-        if there > 0 || opens != end.peer_opens { Ok(()) } else { Err(Errno::EAGAIN) }
+        if there > 0 || Some(opens) != end.peer_opens { Ok(()) } else { Err(Errno::EAGAIN) }
     };
     block_on(thread, &[end.events()], PollMask::READ | PollMask::WRITE, None, is_joined).await
 }
@@ -706,5 +714,11 @@ mod tests {
         assert_eq!(read(&r, 9).expect("data"), b"q");
         drop(w);
         assert!(r.poll().contains(PollMask::HUP));
+        // One that came when there was a writer has been left by it, too.
+        let w = OpenFile::new(open_fifo(9, 1, O_WRONLY).expect("open"), O_WRONLY);
+        let late = OpenFile::new(open_fifo(9, 1, O_RDONLY | O_NONBLOCK).expect("open"), O_RDONLY);
+        assert!(!late.poll().contains(PollMask::HUP));
+        drop(w);
+        assert!(late.poll().contains(PollMask::HUP));
     }
 }

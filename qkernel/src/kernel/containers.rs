@@ -32,6 +32,7 @@ use crate::sync::{Mutex, mutex};
 use crate::task::namespaces::Namespaces;
 use crate::task::pid_namespace::PidNamespace;
 use crate::task::{Process, exit, table};
+use crate::user_namespace::UserNs;
 use crate::utsname::UtsNamespace;
 use crate::wait::Signal;
 use crate::{account, executor, mm, time};
@@ -192,15 +193,16 @@ fn create_further(spec: &ContainerSpec, sources: Sources, streams: Streams) -> M
 }
 
 fn namespaces(own: &OwnNamespaces, hostname: &str) -> Result<Namespaces> {
-    let mut namespaces = Namespaces { mnt: MountNamespace::empty(), ..Namespaces::initial() };
+    let user = UserNs::default();
+    let mut namespaces = Namespaces { mnt: MountNamespace::empty(&user), ..Namespaces::initial() };
     if own.ipc {
-        namespaces.ipc = IpcNamespace::new(ipc::namespace_ended);
+        namespaces.ipc = IpcNamespace::new(&user, ipc::namespace_ended);
     }
     if own.pid {
-        namespaces.pid_for_children = PidNamespace::initial().within()?;
+        namespaces.pid_for_children = PidNamespace::initial().within(&user)?;
     }
     if own.uts {
-        namespaces.uts = UtsNamespace::initial().copy();
+        namespaces.uts = UtsNamespace::initial().copy(&user);
         namespaces.uts.set_hostname(hostname.to_string());
     }
     Ok(namespaces)

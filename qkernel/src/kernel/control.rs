@@ -15,6 +15,7 @@ use crate::hibernate::deflate::{Failure, Why};
 use crate::hibernate::quiesce::Patience;
 use crate::host::Call;
 use crate::ipc::tty;
+use crate::mm::swap::kept;
 use crate::task::pause::{self, Reason};
 use crate::task::pid_namespace::PidNamespace;
 use crate::task::{Process, table};
@@ -111,12 +112,26 @@ fn serve(id: u64, request: Request) {
             let refused = |reason: &str| failure(Errno::EBUSY, reason.to_string());
             reply(id, &image::obstacle().map_or(Reply::Done, refused));
         }
-        Request::Restored { hostname, limit, sleep, paused } => {
+        Request::Kept { written: false } => {
+            kept::take_back();
+            reply(id, &Reply::Done);
+        }
+        Request::Kept { written: true } => {
+            const GONE: &str = "its programs needed the memory that it kept for the image: give it \
+                                more, or put it to sleep first (quark kill ID STOP)";
+            let gone = || failure(Errno::ENOMEM, GONE.to_string());
+            reply(id, &if kept::written() { Reply::Done } else { gone() });
+        }
+        Request::Restored { hostname, limit, sleep, paused, background } => {
             const TOO_MUCH: &str =
                 "the image holds more memory than the container may have: give it more";
+            hibernate::become_copy();
             let is_another = hostname.is_some();
             let taken = containers::take_over(hostname, limit, &sleep);
             if taken.is_ok() {
+                if background {
+                    hibernate::background::ask();
+                }
                 image::become_another(is_another);
                 pause::resume(Reason::Order);
                 if paused {
@@ -133,6 +148,7 @@ fn serve(id: u64, request: Request) {
         Request::Platform
         | Request::Release { .. }
         | Request::Adopt { .. }
+        | Request::Written
         | Request::Become { .. }
         | Request::WatchOutput { .. }
         | Request::AwaitOutput => {

@@ -3,12 +3,14 @@
 
 use qlib::control::WakeCause;
 
-use crate::fs::proc::sys;
+use crate::fs::proc::{generation, sys};
 use crate::hibernate::state::State;
 use crate::mm::AddressSpace;
+use crate::mm::swap::kept;
 use crate::{arch, hibernate, klog, random};
 
-/// Why guest memory and what the host knows of it are not all that the sandbox is.
+/// Why guest memory and what the host knows of it are not all that the sandbox is; if they are,
+/// they are copied now.
 pub fn obstacle() -> Option<&'static str> {
     if arch::boot().host_bytes_per_process == 0 {
         return Some("on the kvm platform no image can be made: use the process platform");
@@ -21,7 +23,7 @@ pub fn obstacle() -> Option<&'static str> {
     if arch::user::are_some_there() {
         return Some("a process of it has not left the host");
     }
-    None
+    kept::give().is_err().then_some("an image of it is being made")
 }
 
 /// What the sandbox whose memory this has did after it was copied is not what happens here: what
@@ -29,6 +31,7 @@ pub fn obstacle() -> Option<&'static str> {
 /// copy to have (MADV_WIPEONFORK) is zeros. `is_another`: it is not that one itself, gone back.
 pub fn become_another(is_another: bool) {
     random::reseed();
+    generation::renew();
     if is_another {
         sys::renew_boot_id();
     }

@@ -8,6 +8,7 @@ use core::result;
 use core::sync::atomic::Ordering;
 use core::task::Poll;
 
+use linux_raw_sys::ptrace::PTRACE_EVENT_EXIT;
 use qlib::platform::{TRAP_DEAD, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP_SYSCALL, Trap};
 use qlib::seccomp::Call;
 use qlib::{PAGE_SIZE, Va};
@@ -23,7 +24,8 @@ use crate::mm::reclaim;
 use crate::mm::thread::{Arrived, Concern};
 use crate::syscall::table::Traits;
 use crate::task::outcome::Outcome;
-use crate::task::run::{Gone, go_on, may_go, start_newborn};
+use crate::task::run::{Gone, go_on, start_newborn};
+use crate::task::trace::stops::{self, Instead};
 use crate::task::{
     Thread, coredump, current, exit, lost, oom, pause, rseq, seccomp, signal, table,
 };
@@ -47,7 +49,9 @@ fn take(thread: &Arc<Thread>, trap: &Trap, alone: bool) {
     // What comes by a fast call comes from a patched site.
     let pays = is_call
         && trap.unproven == 0
-        && thread.process.with_mm(|mm| mm::patch::pays(mm, trap.nr, Va(trap.ip)));
+        && !thread.trace.is_on()
+        && thread.process.with_mm(|mm| mm::patch::pays(mm, trap.nr, Va(trap.ip)))
+        && !thread.process.each_thread().any(|thread| thread.trace.is_on());
     if trap.kind == TRAP_DEAD {
         taken_away(thread);
     }
@@ -138,7 +142,8 @@ fn call_now(
     frozen: Option<Frozen>,
     may_go: impl Fn(&Arc<Thread>) -> bool,
 ) -> Next {
-    if heap::is_low() || reclaim::is_short() || !thread.seccomp.lets_pass(call) {
+    let passes = thread.seccomp.lets_pass(call) && !thread.trace.stops_at_calls();
+    if heap::is_low() || reclaim::is_short() || !passes {
         return Next::Task(None);
     }
     let Call { nr, args, .. } = *call;
@@ -240,6 +245,7 @@ pub fn start(thread: Arc<Thread>, first: qlib::platform::UserRegs) {
             thread.user.set_registers(&first);
             main(&thread, first).await;
             start_newborn(&thread);
+            stops::for_event(&thread, PTRACE_EVENT_EXIT, exit::status_of(&thread)).await;
             coredump::parks(&thread).await;
             // Somebody else's operations are carried out to their end first, and its own: nobody
             // waits for them any more when it has ended.
@@ -251,20 +257,22 @@ pub fn start(thread: Arc<Thread>, first: qlib::platform::UserRegs) {
 }
 
 async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
-    may_go(thread).await;
-    if thread.is_dying() {
-        return;
+    // It may have to stop before its first instruction.
+    match go_on(thread, Some((first.rax, Outcome::RegistersReplaced))).await {
+        Gone::On => {}
+        Gone::Ends => return,
+        Gone::Dumps(death) => return coredump::end(thread, &death).await,
     }
-    thread.user.resume(&thread.mm(), Go::Regs(&first));
     loop {
         thread.cpu_time.enters_user_mode();
         let Arrived { trap, served, pays } = thread.user.next_trap().await;
         thread.cpu_time.left_user_mode();
         let call = match trap.kind {
             TRAP_SYSCALL => {
-                let outcome = match served {
-                    Some(result) => Outcome::Returns(result),
-                    None => serve(thread, &trap).await,
+                let (nr, outcome) = match served {
+                    Some(result) => (trap.nr, Outcome::Returns(result)),
+                    None if thread.trace.stops_at_calls() => serve_traced(thread, &trap).await,
+                    None => (trap.nr, serve(thread, &trap).await),
                 };
                 lost::unmap(thread).await;
                 if vsyscall::contains(Va(trap.ip)) {
@@ -273,7 +281,11 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
                 if pays && outcome != Outcome::RegistersReplaced {
                     mm::patch::patch(&thread.mm(), &thread.user, trap.nr, Va(trap.ip)).await;
                 }
-                Some((trap.nr, outcome))
+                let outcome = match thread.trace.is_on() {
+                    true => stops::at_exit(thread, nr, outcome).await,
+                    false => outcome,
+                };
+                Some((nr, outcome))
             }
             // Served, but something kept the thread from going on.
             TRAP_FAULT if served.is_some() => None,
@@ -312,6 +324,7 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
             }
             _ => None,
         };
+        stops::leaves_call(thread, call);
         match go_on(thread, call).await {
             Gone::On => {}
             Gone::Ends => return,
@@ -345,8 +358,20 @@ fn is_short_for(thread: &Thread) -> bool {
     reclaim::is_short() && !(urgent::is_urgent(thread.user.token) && oom::is_small(&thread.process))
 }
 
+/// Serves a system call of a thread whose tracer is told of its calls, and may have it make others:
+/// the number of the call that it has made (-1: none), and its outcome.
+#[cold]
+async fn serve_traced(thread: &Arc<Thread>, trap: &Trap) -> (u64, Outcome) {
+    match stops::at_entry(thread, trap.nr).await {
+        None => (trap.nr, serve(thread, trap).await),
+        Some(Instead::Makes(nr, args)) => (nr, serve(thread, &Trap { nr, args, ..*trap }).await),
+        Some(Instead::Skips(value)) => (u64::MAX, Outcome::Returns(Errno::check(value))),
+    }
+}
+
 async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
     thread.count_syscall();
+    thread.trace.set_call(Some((trap.nr, Err(Errno::ENOSYS))));
     if let Some(outcome) = seccomp::enforce(thread, &call_of(trap)) {
         trace(thread, trap.nr, &trap.args, &outcome);
         return outcome;

@@ -126,6 +126,41 @@ impl AddressSpace {
         Ok(pte.gpa() + va.page_offset())
     }
 
+    /// The guest physical address of a byte that is about to be written to, whatever the program
+    /// itself may do there. EFAULT where it is others' memory, too.
+    pub(super) fn translate_forced(&self, va: Va) -> Result<Gpa, Errno> {
+        let page = va.page_floor();
+        let may_write = {
+            let mut inner = self.lock();
+            let vma = inner.vmas.find(va).ok_or(Errno::EFAULT)?;
+            let (may_write, is_shared) = (vma.prot.contains(Prot::WRITE), vma.is_shared());
+            if !may_write && is_shared {
+                return Err(Errno::EFAULT);
+            }
+            inner.unpatch(page..page + PAGE_SIZE);
+            may_write
+        };
+        if may_write {
+            return self.translate(va, Access::Write);
+        }
+        let mut inner = self.lock();
+        let mut vma = inner.vmas.find(va).cloned().ok_or(Errno::EFAULT)?;
+        let readable = vma.prot;
+        vma.prot |= Prot::WRITE;
+        inner.kernel_access = true;
+        let resolved = inner.resolve_in(&vma, va, Access::Write);
+        inner.kernel_access = false;
+        let pte = resolved.map_err(|failure| match failure {
+            Failure::NO_MEMORY => Errno::ENOMEM,
+            _ => Errno::EFAULT,
+        })?;
+        // Its own from now on, and as little to be written to as before.
+        vma.prot = readable;
+        let flags = entry_flags(&vma, false) | pte.flags() & PteFlags::ACCESSED;
+        inner.replace(page, pte, Pte::new(pte.gpa(), flags)).map_err(|_| Errno::ENOMEM)?;
+        Ok(pte.gpa() + va.page_offset())
+    }
+
     /// True if the platform may show the page at `va`.
     pub fn shows(&self, va: Va) -> bool {
         is_mapped(self.lock().table().get(va))
@@ -196,13 +231,19 @@ impl Inner {
             Some(vma) => vma.clone(),
             None => self.grow_stack(page, growth)?,
         };
+        self.resolve_in(&vma, va, access)
+    }
+
+    /// The same in its range.
+    fn resolve_in(&mut self, vma: &Vma, va: Va, access: Access) -> Result<Pte, Failure> {
+        let page = va.page_floor();
         if !vma.prot.allows(access) {
             return Err(Failure::FORBIDDEN);
         }
         let pte = self.table().get(page);
         if let Some(slot) = pte.slot() {
-            self.bring_back(&vma, page, slot)?;
-            return self.resolve(va, access, growth);
+            self.bring_back(vma, page, slot)?;
+            return self.resolve_in(vma, va, access);
         }
         if allows(pte, access) {
             return match Usage::of(pte).is_unseen() {
@@ -211,12 +252,12 @@ impl Inner {
             };
         }
         if pte.is_present() {
-            return self.upgrade(&vma, page, pte, access);
+            return self.upgrade(vma, page, pte, access);
         }
         match (&vma.backing, vma.is_shared()) {
-            (None, _) => self.first_touch(&vma, page),
-            (Some(_), true) => self.map_shared(&vma, page, access == Access::Write),
-            (Some(_), false) => self.map_private(&vma, page, access == Access::Write),
+            (None, _) => self.first_touch(vma, page),
+            (Some(_), true) => self.map_shared(vma, page, access == Access::Write),
+            (Some(_), false) => self.map_private(vma, page, access == Access::Write),
         }
     }
 

@@ -5,8 +5,9 @@ use qlib::pagetable::{Action, Pte, PteFlags};
 use qlib::{Frames, Gpa, PAGE_SIZE, Va};
 
 use super::deferred_free::DeferredFree;
+use super::reclaim;
+use super::swap::slots;
 use super::tables::Table;
-use super::{reclaim, swap};
 use crate::account;
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
@@ -171,7 +172,7 @@ pub fn free_some(table: &mut Table, from: Va, most: usize) -> Option<Va> {
 /// Drops what one entry holds: a reference to a frame, or to a swap slot.
 pub fn free_entry(pte: Pte) {
     if let Some(slot) = pte.slot() {
-        swap::slots::drop_ref(slot);
+        slots::drop_ref(slot);
     } else if let Some(frame) = counted_frame(pte) {
         user().ref_dec(frame);
     }

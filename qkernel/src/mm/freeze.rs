@@ -150,9 +150,18 @@ impl AddressSpace {
     /// Takes all threads of a space of another process out of user mode, and keeps them out while
     /// the result lives.
     pub async fn halt(self: &Arc<Self>, thread: &UserThread) -> Frozen {
+        self.halt_but(thread.token).await
+    }
+
+    /// The same for a task that is no thread's.
+    pub async fn halt_all(self: &Arc<Self>) -> Frozen {
+        self.halt_but(0).await
+    }
+
+    async fn halt_but(self: &Arc<Self>, token: u64) -> Frozen {
         let frozen = Frozen::new(self, Hold::All);
         let is_underway = |other: &Arc<UserThread>| {
-            other.token != thread.token && (other.is_in_user_mode() || other.maps_in(&EVERYTHING))
+            other.token != token && (other.is_in_user_mode() || other.maps_in(&EVERYTHING))
         };
         // Asked anew each time, with nothing waited for after the last answer.
         while let Some(other) = self.threads().into_iter().find(is_underway) {
@@ -162,13 +171,15 @@ impl AddressSpace {
         frozen
     }
 
-    /// Has a thread of a [halted](AddressSpace::halt) space carry out what the space has in store
-    /// for the platform.
+    /// Has threads of a [halted](AddressSpace::halt) space carry out what the space has in store
+    /// for the platform, and what some of them have taken along of that and not carried out.
     pub async fn carry_out_ops(self: &Arc<Self>) {
+        let mut is_done = false;
         for thread in self.threads() {
+            let is_needed = !is_done || thread.with_claimed(|ops| !ops.is_empty());
             // One that dies meanwhile leaves it to the next.
-            if !thread.is_dead() && thread.flush(self).await.is_ok() {
-                return;
+            if is_needed && !thread.is_dead() {
+                is_done |= thread.flush(self).await.is_ok();
             }
         }
     }

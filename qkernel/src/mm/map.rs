@@ -31,6 +31,17 @@ pub fn max_ranges() -> usize {
     usize::try_from(fitting).unwrap_or(MAX_RANGES).clamp(FEWEST_RANGES, MAX_RANGES)
 }
 
+impl Inner {
+    /// ENOMEM if there would be too many ranges when a change of `[start, end)` has split those
+    /// that lie over its ends.
+    fn check_split(&self, start: Va, end: Va) -> Result {
+        let is_inside = |at: Va| self.vmas.find(at).is_some_and(|vma| vma.start < at);
+        let more = usize::from(is_inside(start)) + usize::from(is_inside(end));
+        let is_full = more > 0 && self.vmas.len() + more > max_ranges();
+        if is_full { Err(Errno::ENOMEM) } else { Ok(()) }
+    }
+}
+
 /// Entries that are moved at a time.
 const BATCH: usize = 1024;
 
@@ -130,6 +141,7 @@ impl AddressSpace {
                 {
                     return Err(Errno::EEXIST);
                 }
+                inner.vmas.check_unsealed(start, end)?;
                 start
             }
         };
@@ -155,6 +167,7 @@ impl AddressSpace {
             return Err(Errno::EINVAL);
         }
         let mut inner = self.lock();
+        inner.vmas.check_unsealed(start, end)?;
         if inner.vmas.len() >= max_ranges()
             && inner.vmas.find(start).is_some_and(|v| v.start < start && v.end > end)
         {
@@ -197,6 +210,8 @@ impl AddressSpace {
             }
             start = vma.start;
         }
+        inner.vmas.check_unsealed(start, end)?;
+        inner.check_split(start, end)?;
         let parts = inner.vmas.overlapping(start, end);
         if parts.iter().any(|p| !p.max_prot.contains(prot)) {
             return Err(Errno::EACCES);
@@ -277,6 +292,9 @@ impl AddressSpace {
             return Err(Errno::EINVAL);
         }
         let vma = self.lock().vmas.find(start).cloned().ok_or(Errno::EFAULT)?;
+        if vma.flags.contains(VmaFlags::SEALED) {
+            return Err(Errno::EPERM);
+        }
         let whole_end = if start == end { vma.end } else { end };
         if end > vma.end {
             return Err(Errno::EFAULT);
@@ -415,9 +433,35 @@ impl AddressSpace {
     pub fn update_flags(&self, va: Va, len: u64, set: VmaFlags, clear: VmaFlags) -> Result {
         let (start, end) = user_range(va, len)?;
         let mut inner = self.lock();
+        inner.check_split(start, end)?;
         let covered = inner.vmas.covers(start, end);
         inner.vmas.update(start, end, |vma| vma.flags = vma.flags.union(set).difference(clear));
         if covered { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+
+    /// EPERM if something in `[va, va + len)` is sealed where it cannot be written: without that,
+    /// its content would be lost.
+    pub fn check_discard(&self, va: Va, len: u64) -> Result {
+        let (start, end) = user_range(va, len)?;
+        let is_kept = |vma: &Vma| {
+            vma.flags.contains(VmaFlags::SEALED)
+                && vma.backing.is_none()
+                && !vma.prot.contains(Prot::WRITE)
+        };
+        let is_lost = self.lock().vmas.touching(start, end).any(is_kept);
+        if is_lost { Err(Errno::EPERM) } else { Ok(()) }
+    }
+
+    /// mseal(2): what has no hole stays as it is from now on.
+    pub fn seal(&self, va: Va, len: u64) -> Result {
+        let (start, end) = user_range(va, len)?;
+        let mut inner = self.lock();
+        if !inner.vmas.covers(start, end) {
+            return Err(Errno::ENOMEM);
+        }
+        inner.check_split(start, end)?;
+        inner.vmas.update(start, end, |vma| vma.flags |= VmaFlags::SEALED);
+        Ok(())
     }
 
     /// Sets the policy of `[va, va + len)`. EFAULT where it has holes.
@@ -427,6 +471,7 @@ impl AddressSpace {
         if !inner.vmas.covers(start, end) {
             return Err(Errno::EFAULT);
         }
+        inner.check_split(start, end)?;
         inner.vmas.update(start, end, |vma| vma.policy = policy);
         Ok(())
     }

@@ -21,6 +21,7 @@ use super::fault::{Growth, entry_flags};
 use super::frames;
 use super::freeze::EVERYTHING;
 use super::layout::PADS_BYTES;
+use super::mapped::MappedPage;
 use super::space::Inner;
 use super::vma::{Prot, Vma, VmaFlags};
 use super::{Access, AddressSpace, UserThread};
@@ -56,6 +57,8 @@ pub(super) struct Patches {
     sites: Vec<Va>,
     /// The pages they are on.
     pages: Vec<Va>,
+    /// What was there before.
+    originals: Vec<Original>,
     pads: Vec<PadPage>,
     /// The program has taken a page of pads away.
     off: bool,
@@ -66,6 +69,14 @@ struct Count {
     ip: Va,
     calls: u32,
     last_ns: u64,
+}
+
+/// The program's own bytes where a patch begins.
+#[derive(Clone, Copy)]
+struct Original {
+    at: Va,
+    bytes: [u8; DISPLACED],
+    len: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -102,12 +113,26 @@ impl Patches {
     /// Pages of `range` go. Patched pages elsewhere that must go with them, for their pads do.
     pub(super) fn leave(&mut self, range: &Range<Va>) -> Vec<Va> {
         self.pages.retain(|page| !range.contains(page));
+        self.originals.retain(|original| !range.contains(&original.at));
         if !self.pads.iter().any(|pad| range.contains(&pad.page)) {
             return Vec::new();
         }
         self.off = true;
         self.pads.clear();
+        self.originals.clear();
         core::mem::take(&mut self.pages)
+    }
+
+    /// Has `read`, the bytes from `at` on as they are in memory, be the program's own.
+    pub(super) fn restore(&self, at: Va, read: &mut [u8]) {
+        for original in &self.originals {
+            // Where they begin in each other: one of both is 0.
+            let before = original.at.0.saturating_sub(at.0) as usize;
+            let skipped = at.0.saturating_sub(original.at.0) as usize;
+            let own = original.bytes[..original.len].get(skipped..).unwrap_or_default();
+            let place = read.get_mut(before..).unwrap_or_default();
+            place.iter_mut().zip(own).for_each(|(place, own)| *place = *own);
+        }
     }
 
     /// True if pads are in `range`: patched pages elsewhere go with them.
@@ -148,6 +173,25 @@ pub async fn patch(mm: &Arc<AddressSpace>, thread: &UserThread, nr: u64, ip: Va)
         "thread {:#x}: call site before {ip:?} of call {nr}: patched: {patched}",
         thread.token
     );
+}
+
+impl AddressSpace {
+    /// True if there are patched call sites.
+    pub fn is_patched(&self) -> bool {
+        !self.lock().patches.pages.is_empty()
+    }
+
+    /// Takes all patches back; the space is [halted](AddressSpace::halt) or
+    /// [frozen](AddressSpace::freeze). Call sites may be patched again later.
+    pub fn undo_patches(&self) {
+        let mut inner = self.lock();
+        for page in core::mem::take(&mut inner.patches.pages) {
+            inner.zap(page..page + PAGE_SIZE);
+        }
+        inner.patches.originals.clear();
+        inner.patches.sites.clear();
+        inner.patches.counts = None;
+    }
 }
 
 /// Patched pages of all address spaces.
@@ -292,11 +336,23 @@ impl Inner {
         let distance =
             i32::try_from(pad.0.wrapping_sub(page.0 + (jump_at + DISPLACED) as u64) as i64).ok()?;
         let [a, b, c, d] = distance.to_le_bytes();
+        let original = |at: usize, len: usize| {
+            let mut bytes = [0; DISPLACED];
+            bytes[..len].copy_from_slice(&text[at..at + len]);
+            Original { at: page + at as u64, bytes, len }
+        };
+        let mut originals = alloc::vec![original(jump_at, DISPLACED)];
+        if let Kind::Short(_) = kind {
+            originals.push(original(at - 2, 2));
+        }
         text[jump_at..jump_at + DISPLACED].copy_from_slice(&[0xe9, a, b, c, d]);
         if let Kind::Short(end) = kind {
             text[at - 2..at].copy_from_slice(&[0xeb, u8::try_from(end + 2).ok()?]);
         }
         let old = self.table().get(page);
+        if !self.is_of_file(&vma, page, old) {
+            return None;
+        }
         let frame = frames::alloc().ok()?;
         if arch::copy_to_gpa(frame, &text).is_err() {
             frames::user().ref_dec(frame);
@@ -305,10 +361,28 @@ impl Inner {
         // Threads that run there see the old page or the new one.
         self.replace(page, old, Pte::new(frame, entry_flags(&vma, true))).ok()?;
         self.patches.sites.push(ip);
+        self.patches.originals.extend(originals);
         if !self.patches.pages.contains(&page) {
             self.patches.pages.push(page);
         }
         Some(())
+    }
+
+    /// True if the page is as the file has it but for patches: else what is its own would be lost
+    /// with them.
+    fn is_of_file(&self, vma: &Vma, page: Va, pte: Pte) -> bool {
+        if self.patches.pages.contains(&page) {
+            return true;
+        }
+        let Some(backing) = &vma.backing else { return false };
+        match backing.mapping.page(vma.object_page(page), false) {
+            Ok(MappedPage::Window(gpa)) => gpa == pte.gpa(),
+            Ok(MappedPage::Frame(gpa)) => {
+                frames::user().ref_dec(gpa);
+                gpa == pte.gpa()
+            }
+            Err(_) => false,
+        }
     }
 
     /// Writes a pad for the instruction before the `syscall` at `site`; where it is.
@@ -461,10 +535,25 @@ mod tests {
         assert!(!patches.count(ip, 2 * ROW_NS + 1, 3));
         assert!(patches.count(ip, 2 * ROW_NS + 2, 3));
         assert!(!patches.count(ip, 2 * ROW_NS + 3, 3), "once");
+        patches.originals = [0x1ff0, 0x5010]
+            .map(|at| Original { at: Va(at), bytes: [1, 2, 3, 4, 5], len: DISPLACED })
+            .to_vec();
+        let read = |patches: &Patches, at, len| {
+            let mut read = alloc::vec![9; len];
+            patches.restore(Va(at), &mut read);
+            read
+        };
+        assert_eq!(read(&patches, 0x1fee, 8), [9, 9, 1, 2, 3, 4, 5, 9]);
+        assert_eq!(read(&patches, 0x1ff2, 2), [3, 4]);
+        assert_eq!(read(&patches, 0x1ff4, 3), [5, 9, 9]);
+        assert_eq!(read(&patches, 0x1ff5, 2), [9, 9]);
+        assert_eq!(read(&patches, 0x1fee, 2), [9, 9]);
         patches.pages = alloc::vec![Va(0x1000), Va(0x5000)];
         patches.pads = alloc::vec![PadPage { page: Va(0x8000), used: 2 }];
         assert!(patches.leave(&(Va(0x1000)..Va(0x2000))).is_empty());
         assert_eq!(patches.pages, [Va(0x5000)]);
+        assert_eq!(read(&patches, 0x1ff0, 1), [9], "the file's own again");
+        assert_eq!(read(&patches, 0x5010, 1), [1]);
         assert_eq!(patches.leave(&(Va(0x8000)..Va(0x9000))), [Va(0x5000)]);
         assert!(patches.off && !patches.count(ip, 3 * ROW_NS, 1));
     }

@@ -22,7 +22,8 @@ impl AddressSpace {
         }
     }
 
-    /// Reads `out.len()` bytes; EFAULT if any is not readable.
+    /// Reads `out.len()` bytes; EFAULT if any is not readable. Of text it is what the program has
+    /// there, not what call sites [have become](super::patch).
     pub fn read_bytes(&self, va: Va, out: &mut [u8]) -> Result {
         Self::check_range(va, out.len())?;
         let (mut at, mut out) = (va, out);
@@ -30,6 +31,7 @@ impl AddressSpace {
             let take = (PAGE_SIZE - at.page_offset()).min(out.len() as u64) as usize;
             let (now, rest) = out.split_at_mut(take);
             arch::copy_from_gpa(now, self.translate(at, Access::Read)?)?;
+            self.lock().patches.restore(at, now);
             (at, out) = (at + take as u64, rest);
         }
         Ok(())
@@ -53,11 +55,43 @@ impl AddressSpace {
         Ok(())
     }
 
+    /// As [`AddressSpace::write_bytes`], also where the program itself may not write, if that is
+    /// its own memory alone (ptrace(2), PTRACE_POKETEXT).
+    pub fn force_bytes(&self, va: Va, bytes: &[u8]) -> Result {
+        Self::check_range(va, bytes.len())?;
+        let (mut at, mut bytes) = (va, bytes);
+        while !bytes.is_empty() {
+            let take = (PAGE_SIZE - at.page_offset()).min(bytes.len() as u64) as usize;
+            let (now, rest) = bytes.split_at(take);
+            arch::copy_to_gpa(self.translate_forced(at)?, now)?;
+            (at, bytes) = (at + take as u64, rest);
+        }
+        Ok(())
+    }
+
     /// Reads one value.
     pub fn read<T: Pod>(&self, va: Va) -> Result<T> {
         let mut value = T::new_zeroed();
         self.read_bytes(va, value.as_mut_bytes())?;
         Ok(value)
+    }
+
+    /// Reads a structure of `size` bytes that may be shorter than the one we know, but not than
+    /// `least`: the rest is 0; or longer: what we do not know must be 0. EINVAL, E2BIG.
+    pub fn read_sized<T: Pod>(&self, va: Va, size: usize, least: usize) -> Result<T> {
+        if size < least {
+            return Err(Errno::EINVAL);
+        }
+        if size as u64 > PAGE_SIZE {
+            return Err(Errno::E2BIG);
+        }
+        let mut bytes = alloc::vec![0; size];
+        self.read_bytes(va, &mut bytes)?;
+        let mut value = T::new_zeroed();
+        let known = value.as_mut_bytes();
+        let common = known.len().min(size);
+        known[..common].copy_from_slice(&bytes[..common]);
+        if bytes[common..].iter().any(|byte| *byte != 0) { Err(Errno::E2BIG) } else { Ok(value) }
     }
 
     /// Writes one value.
@@ -84,6 +118,14 @@ impl AddressSpace {
             done += take;
         }
         Ok(())
+    }
+
+    /// As [`Self::read_cstr`], but EINVAL when it is longer.
+    pub fn read_short_cstr(&self, va: Va, max: usize) -> Result<Vec<u8>> {
+        self.read_cstr(va, max).map_err(|error| match error {
+            Errno::ENAMETOOLONG => Errno::EINVAL,
+            other => other,
+        })
     }
 
     /// Reads a string up to its NUL (not included); ENAMETOOLONG when it has `max` bytes or more.

@@ -12,6 +12,7 @@ use qlib::Va;
 use self::gaps::Gaps;
 use super::Access;
 use super::policy::Policy;
+use crate::errno::{Errno, Result};
 use crate::mm::mapped::MappedFile;
 
 bitflags! {
@@ -49,6 +50,8 @@ bitflags! {
         const PADS = 256;
         /// MADV_DONTDUMP.
         const DONT_DUMP = 512;
+        /// mseal(2)ed.
+        const SEALED = 1024;
     }
 }
 
@@ -198,17 +201,22 @@ impl VmaSet {
         self.ranges.is_empty()
     }
 
+    /// The ranges that have something in `[start, end)`, whole.
+    pub fn touching(&self, start: Va, end: Va) -> impl Iterator<Item = &Vma> {
+        let first = self.find(start).map_or(start.0, |v| v.start.0);
+        self.ranges.range(first..end.0.max(first)).map(|(_, v)| v)
+    }
+
     /// The parts of ranges inside `[start, end)`.
     pub fn overlapping(&self, start: Va, end: Va) -> Vec<Vma> {
-        let first = self.find(start).map_or(start.0, |v| v.start.0);
-        if end.0 <= first {
-            return Vec::new();
-        }
-        self.ranges
-            .range(first..end.0)
-            .map(|(_, v)| v.clipped(start, end))
-            .filter(|v| !v.is_empty())
-            .collect()
+        let parts = self.touching(start, end).map(|v| v.clipped(start, end));
+        parts.filter(|v| !v.is_empty()).collect()
+    }
+
+    /// EPERM if something in `[start, end)` is sealed (mseal(2)).
+    pub fn check_unsealed(&self, start: Va, end: Va) -> Result {
+        let is_sealed = |vma: &Vma| vma.flags.contains(VmaFlags::SEALED);
+        if self.touching(start, end).any(is_sealed) { Err(Errno::EPERM) } else { Ok(()) }
     }
 
     /// True if `[start, end)` is mapped without a hole.

@@ -12,14 +12,12 @@ use super::HostSocket;
 use crate::errno::{Errno, Result};
 use crate::fs::{Caller, OpenFile};
 use crate::task::{Thread, current};
+use crate::user_namespace::OVERFLOW_ID;
 
 /// The most descriptors in one message (SCM_MAX_FD).
 pub const MAX_RIGHTS: usize = 253;
 /// Bytes of struct cmsghdr.
 pub const HEADER_BYTES: usize = 16;
-
-/// Stands for a user or group that does not exist where it is asked for (overflowuid of proc(5)).
-const OVERFLOW_ID: u32 = 65534;
 
 /// struct ucred: who sent something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,15 +59,20 @@ impl Credentials {
     /// As struct ucred, for the thread that the kernel works for.
     pub fn to_bytes(self) -> [u8; 12] {
         let reader = current::get();
-        let number = match reader.map(|thread| thread.process.pid_namespace.clone()) {
+        let number = match reader.as_ref().map(|thread| thread.process.pid_namespace.clone()) {
             // Also when the process has no number any more.
             Some(reader) if reader.number != self.namespace => reader.number_of(self.pid),
             _ => self.number,
         };
+        let creds = reader.map(|thread| thread.creds()).unwrap_or_default();
+        // Who is nobody at all is that everywhere.
+        let shown = |id: u32, name: u32| if id == u32::MAX { id } else { name };
+        let uid = shown(self.uid, creds.uid_shown(self.uid));
+        let gid = shown(self.gid, creds.gid_shown(self.gid));
         let mut bytes = [0; 12];
         bytes[..4].copy_from_slice(&number.to_ne_bytes());
-        bytes[4..8].copy_from_slice(&self.uid.to_ne_bytes());
-        bytes[8..].copy_from_slice(&self.gid.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&uid.to_ne_bytes());
+        bytes[8..].copy_from_slice(&gid.to_ne_bytes());
         bytes
     }
 }
@@ -209,7 +212,7 @@ pub fn ioctl(
     const SIOCOUTQ: u32 = 0x5411;
     const SIOCATMARK: u32 = 0x8905;
     const IFREQ_BYTES: usize = 40;
-    if is_change(command) && !caller.creds().has_cap(CAP_NET_ADMIN) {
+    if is_change(command) && !caller.creds().capable(CAP_NET_ADMIN) {
         return Err(Errno::EPERM);
     }
     let mm = caller.mm();

@@ -14,7 +14,7 @@ const GET: u16 = 2;
 /// Answers EPERM to changes by those without CAP_NET_ADMIN.
 pub fn serve(message: &Message, sequence: u32, port: u32) -> Served {
     let is_change = message.kind >= FIRST && message.kind & 3 != GET;
-    let may = || current::get().is_some_and(|thread| thread.creds().has_cap(CAP_NET_ADMIN));
+    let may = || current::get().is_some_and(|thread| thread.creds().capable(CAP_NET_ADMIN));
     if is_change && !may() {
         let refusal = error(message, sequence, port, code(Errno::EPERM));
         return Served::Here(alloc::vec![refusal.to_bytes(sequence, port)]);

@@ -6,7 +6,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::{O_PATH, RLIMIT_AS};
+use linux_raw_sys::general::RLIMIT_AS;
 use qlib::{PAGE_SIZE, Va};
 
 use super::transfer::{Position, Read, Transfer, Write};
@@ -156,10 +156,7 @@ type Checked<'a> = (Job<'a>, Option<Arc<OpenFile>>);
 
 fn check<'a>(thread: &'a Arc<Thread>, request: &IoCb) -> Result<Checked<'a>> {
     let files = thread.files();
-    let file = files.get(request.fd as Fd)?;
-    if file.flags() & O_PATH != 0 {
-        return Err(Errno::EBADF);
-    }
+    let file = files.opened(request.fd as Fd)?;
     let notified = match request.flags & IOCB_FLAG_RESFD {
         0 => None,
         _ => Some(files.get(request.resfd as Fd)?),

@@ -5,8 +5,8 @@ use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
     AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, CAP_CHOWN, CAP_FSETID, IN_ATTRIB, IN_MODIFY,
-    O_PATH, POSIX_FADV_NOREUSE, RLIM64_INFINITY, RLIMIT_FSIZE, S_ISGID, S_ISUID, S_IXGRP,
-    UTIME_NOW, UTIME_OMIT,
+    POSIX_FADV_NOREUSE, RLIM64_INFINITY, RLIMIT_FSIZE, S_ISGID, S_ISUID, S_IXGRP, UTIME_NOW,
+    UTIME_OMIT,
 };
 use qlib::Va;
 
@@ -34,8 +34,7 @@ impl Subject {
     }
 
     fn fd(thread: &Arc<Thread>, fd: Fd) -> Result<Self> {
-        let file = thread.files().get(fd)?;
-        if file.flags() & O_PATH != 0 { Err(Errno::EBADF) } else { Ok(Subject::File(file)) }
+        thread.files().opened(fd).map(Subject::File)
     }
 
     fn attributes(&self) -> Result<Attributes> {
@@ -71,7 +70,7 @@ fn change_mode(creds: &Creds, subject: &Subject, mode: u32) -> Result<usize> {
         return Err(Errno::EOPNOTSUPP);
     }
     let mut mode = mode & 0o7777;
-    if !creds.in_group(attributes.gid) && !creds.has_cap(CAP_FSETID) {
+    if !creds.in_group(attributes.gid) && !creds.capable_over(attributes.owner(), CAP_FSETID) {
         mode &= !S_ISGID;
     }
     subject.change(&SetAttributes { mode: Some(mode), ..SetAttributes::default() })?;
@@ -110,8 +109,9 @@ pub fn fchmodat2(
 
 fn change_owner(creds: &Creds, subject: &Subject, uid: u32, gid: u32) -> Result<usize> {
     let attributes = subject.attributes()?;
-    let (uid, gid) = ((uid != u32::MAX).then_some(uid), (gid != u32::MAX).then_some(gid));
-    let privileged = creds.has_cap(CAP_CHOWN);
+    let uid = (uid != u32::MAX).then(|| creds.user.uid_of(uid)).transpose()?;
+    let gid = (gid != u32::MAX).then(|| creds.user.gid_of(gid)).transpose()?;
+    let privileged = creds.capable_over(attributes.owner(), CAP_CHOWN);
     let owns = creds.fsuid == attributes.uid;
     let may_set_uid = |uid: u32| privileged || owns && uid == attributes.uid;
     let may_set_gid =
@@ -317,10 +317,7 @@ fn truncate_now(thread: &Arc<Thread>, path: &[u8], size: u64) -> Result<usize> {
 /// ftruncate(2).
 pub fn ftruncate(thread: &Arc<Thread>, fd: Fd, size: i64) -> Result<usize> {
     let size = u64::try_from(size).map_err(|_| Errno::EINVAL)?;
-    let file = thread.files().get(fd)?;
-    if file.flags() & O_PATH != 0 {
-        return Err(Errno::EBADF);
-    }
+    let file = thread.files().opened(fd)?;
     if !file.is_writable() {
         return Err(Errno::EINVAL);
     }
@@ -340,6 +337,17 @@ pub async fn fallocate(
     len: i64,
 ) -> Result<usize> {
     let file = thread.files().get(fd)?;
+    allocate(thread, &file, mode, offset, len).await
+}
+
+/// fallocate(2) of an open file.
+pub(super) async fn allocate(
+    thread: &Arc<Thread>,
+    file: &OpenFile,
+    mode: u32,
+    offset: i64,
+    len: i64,
+) -> Result<usize> {
     if !file.is_writable() {
         return Err(Errno::EBADF);
     }
@@ -350,10 +358,10 @@ pub async fn fallocate(
     let len = u64::try_from(len).ok().filter(|l| *l > 0).ok_or(Errno::EINVAL)?;
     let end = offset.checked_add(len).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
     check_size_limit(thread, end)?;
-    file.ops.allocate(&file, mode, offset, len)?;
-    notify::file_event(&file, IN_MODIFY);
-    fs::open::drop_suid(&thread.creds(), &file)?;
-    disk::settle(thread, &file, file.flags(), len as usize).await?;
+    file.ops.allocate(file, mode, offset, len)?;
+    notify::file_event(file, IN_MODIFY);
+    fs::open::drop_suid(&thread.creds(), file)?;
+    disk::settle(thread, file, file.flags(), len as usize).await?;
     Ok(0)
 }
 
@@ -365,7 +373,11 @@ pub fn fadvise64(
     len: i64,
     advice: u32,
 ) -> Result<usize> {
-    let file = thread.files().get(fd)?;
+    advise(&*thread.files().get(fd)?, len, advice)
+}
+
+/// posix_fadvise(2) of an open file.
+pub(super) fn advise(file: &OpenFile, len: i64, advice: u32) -> Result<usize> {
     if file.ops.queue().is_some() && !file.ops.is_seekable() {
         return Err(Errno::ESPIPE);
     }

@@ -6,8 +6,7 @@ use linux_raw_sys::general::{
     CLONE_ARGS_SIZE_VER0, CLONE_DETACHED, CLONE_INTO_CGROUP, CLONE_PARENT_SETTID, CLONE_PIDFD,
     CLONE_THREAD,
 };
-use qlib::{PAGE_SIZE, Va};
-use zerocopy::FromZeros;
+use qlib::Va;
 
 use crate::abi::abi_struct;
 use crate::errno::{Errno, Result};
@@ -49,7 +48,8 @@ abi_struct! {
 
 /// clone3(2).
 pub async fn clone3(thread: &Arc<Thread>, cl_args: Va, size: usize) -> Result<usize> {
-    let raw = read_args(thread, cl_args, size)?;
+    let least = CLONE_ARGS_SIZE_VER0 as usize;
+    let raw: RawCloneArgs = thread.mm().read_sized(cl_args, size, least)?;
     if raw.flags & CLONE_INTO_CGROUP != 0
         || raw.flags & 0xff != 0
         || raw.flags & u64::from(CLONE_DETACHED) != 0
@@ -84,27 +84,6 @@ pub async fn clone3(thread: &Arc<Thread>, cl_args: Va, size: usize) -> Result<us
         pidfd: Va(raw.pidfd),
     };
     make::clone(thread, args).await
-}
-
-/// Reads a structure that may be shorter or longer than the one we know: what we do not know must
-/// be zero.
-fn read_args(thread: &Thread, at: Va, size: usize) -> Result<RawCloneArgs> {
-    if size < CLONE_ARGS_SIZE_VER0 as usize {
-        return Err(Errno::EINVAL);
-    }
-    if size as u64 > PAGE_SIZE {
-        return Err(Errno::E2BIG);
-    }
-    let mut bytes = alloc::vec![0; size];
-    thread.mm().read_bytes(at, &mut bytes)?;
-    let mut raw = RawCloneArgs::new_zeroed();
-    let known = zerocopy::IntoBytes::as_mut_bytes(&mut raw);
-    let common = known.len().min(bytes.len());
-    known[..common].copy_from_slice(&bytes[..common]);
-    if bytes[common..].iter().any(|b| *b != 0) {
-        return Err(Errno::E2BIG);
-    }
-    Ok(raw)
 }
 
 /// fork(2).

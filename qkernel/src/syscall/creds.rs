@@ -1,6 +1,8 @@
-//! User and group ids and capabilities (credentials(7), capabilities(7)).
+//! User and group ids and capabilities (credentials(7), capabilities(7)). Programs give and get the
+//! ids of their user namespace (user_namespaces(7)); those that it does not have are EINVAL.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
     _LINUX_CAPABILITY_VERSION_1, _LINUX_CAPABILITY_VERSION_2, _LINUX_CAPABILITY_VERSION_3,
@@ -22,22 +24,36 @@ const SAME: u32 = u32::MAX;
 
 /// getuid(2).
 pub fn getuid(thread: &Arc<Thread>) -> Result<usize> {
-    Ok(thread.creds().uid as usize)
+    let creds = thread.creds();
+    Ok(creds.uid_shown(creds.uid) as usize)
 }
 
 /// geteuid(2).
 pub fn geteuid(thread: &Arc<Thread>) -> Result<usize> {
-    Ok(thread.creds().euid as usize)
+    let creds = thread.creds();
+    Ok(creds.uid_shown(creds.euid) as usize)
 }
 
 /// getgid(2).
 pub fn getgid(thread: &Arc<Thread>) -> Result<usize> {
-    Ok(thread.creds().gid as usize)
+    let creds = thread.creds();
+    Ok(creds.gid_shown(creds.gid) as usize)
 }
 
 /// getegid(2).
 pub fn getegid(thread: &Arc<Thread>) -> Result<usize> {
-    Ok(thread.creds().egid as usize)
+    let creds = thread.creds();
+    Ok(creds.gid_shown(creds.egid) as usize)
+}
+
+/// The kernel id of a user that a program names, or [`SAME`].
+fn user(creds: &Creds, uid: u32) -> Result<u32> {
+    if uid == SAME { Ok(SAME) } else { creds.user.uid_of(uid) }
+}
+
+/// As [`user`], of a group.
+fn group(creds: &Creds, gid: u32) -> Result<u32> {
+    if gid == SAME { Ok(SAME) } else { creds.user.gid_of(gid) }
 }
 
 fn change(thread: &Thread, change: impl FnOnce(&mut Creds) -> Result) -> Result<usize> {
@@ -52,10 +68,8 @@ fn change(thread: &Thread, change: impl FnOnce(&mut Creds) -> Result) -> Result<
 /// setuid(2).
 pub fn setuid(thread: &Arc<Thread>, uid: u32) -> Result<usize> {
     change(thread, |c| {
-        if uid == SAME {
-            return Err(Errno::EINVAL);
-        }
-        if c.has_cap(CAP_SETUID) {
+        let uid = c.user.uid_of(uid)?;
+        if c.capable_here(CAP_SETUID) {
             (c.uid, c.suid) = (uid, uid);
         } else if uid != c.uid && uid != c.suid {
             return Err(Errno::EPERM);
@@ -68,10 +82,8 @@ pub fn setuid(thread: &Arc<Thread>, uid: u32) -> Result<usize> {
 /// setgid(2).
 pub fn setgid(thread: &Arc<Thread>, gid: u32) -> Result<usize> {
     change(thread, |c| {
-        if gid == SAME {
-            return Err(Errno::EINVAL);
-        }
-        if c.has_cap(CAP_SETGID) {
+        let gid = c.user.gid_of(gid)?;
+        if c.capable_here(CAP_SETGID) {
             (c.gid, c.sgid) = (gid, gid);
         } else if gid != c.gid && gid != c.sgid {
             return Err(Errno::EPERM);
@@ -84,7 +96,8 @@ pub fn setgid(thread: &Arc<Thread>, gid: u32) -> Result<usize> {
 /// setreuid(2).
 pub fn setreuid(thread: &Arc<Thread>, ruid: u32, euid: u32) -> Result<usize> {
     change(thread, |c| {
-        let all = c.has_cap(CAP_SETUID);
+        let (ruid, euid) = (user(c, ruid)?, user(c, euid)?);
+        let all = c.capable_here(CAP_SETUID);
         let (old_uid, old_euid, old_suid) = (c.uid, c.euid, c.suid);
         if ruid != SAME {
             if !all && ruid != old_uid && ruid != old_euid {
@@ -109,7 +122,8 @@ pub fn setreuid(thread: &Arc<Thread>, ruid: u32, euid: u32) -> Result<usize> {
 /// setregid(2).
 pub fn setregid(thread: &Arc<Thread>, rgid: u32, egid: u32) -> Result<usize> {
     change(thread, |c| {
-        let all = c.has_cap(CAP_SETGID);
+        let (rgid, egid) = (group(c, rgid)?, group(c, egid)?);
+        let all = c.capable_here(CAP_SETGID);
         let (old_gid, old_egid, old_sgid) = (c.gid, c.egid, c.sgid);
         if rgid != SAME {
             if !all && rgid != old_gid && rgid != old_egid {
@@ -148,8 +162,9 @@ fn set_three(ids: [&mut u32; 3], wanted: [u32; 3], privileged: bool) -> Result {
 /// setresuid(2).
 pub fn setresuid(thread: &Arc<Thread>, ruid: u32, euid: u32, suid: u32) -> Result<usize> {
     change(thread, |c| {
-        let all = c.has_cap(CAP_SETUID);
-        set_three([&mut c.uid, &mut c.euid, &mut c.suid], [ruid, euid, suid], all)?;
+        let all = c.capable_here(CAP_SETUID);
+        let wanted = [user(c, ruid)?, user(c, euid)?, user(c, suid)?];
+        set_three([&mut c.uid, &mut c.euid, &mut c.suid], wanted, all)?;
         c.fsuid = c.euid;
         Ok(())
     })
@@ -158,8 +173,9 @@ pub fn setresuid(thread: &Arc<Thread>, ruid: u32, euid: u32, suid: u32) -> Resul
 /// setresgid(2).
 pub fn setresgid(thread: &Arc<Thread>, rgid: u32, egid: u32, sgid: u32) -> Result<usize> {
     change(thread, |c| {
-        let all = c.has_cap(CAP_SETGID);
-        set_three([&mut c.gid, &mut c.egid, &mut c.sgid], [rgid, egid, sgid], all)?;
+        let all = c.capable_here(CAP_SETGID);
+        let wanted = [group(c, rgid)?, group(c, egid)?, group(c, sgid)?];
+        set_three([&mut c.gid, &mut c.egid, &mut c.sgid], wanted, all)?;
         c.fsgid = c.egid;
         Ok(())
     })
@@ -176,22 +192,24 @@ fn store_three(thread: &Thread, at: [Va; 3], ids: [u32; 3]) -> Result<usize> {
 /// getresuid(2).
 pub fn getresuid(thread: &Arc<Thread>, ruid: Va, euid: Va, suid: Va) -> Result<usize> {
     let c = thread.creds();
-    store_three(thread, [ruid, euid, suid], [c.uid, c.euid, c.suid])
+    store_three(thread, [ruid, euid, suid], [c.uid, c.euid, c.suid].map(|id| c.uid_shown(id)))
 }
 
 /// getresgid(2).
 pub fn getresgid(thread: &Arc<Thread>, rgid: Va, egid: Va, sgid: Va) -> Result<usize> {
     let c = thread.creds();
-    store_three(thread, [rgid, egid, sgid], [c.gid, c.egid, c.sgid])
+    store_three(thread, [rgid, egid, sgid], [c.gid, c.egid, c.sgid].map(|id| c.gid_shown(id)))
 }
 
 /// setfsuid(2): the old value, whether or not it changed.
 pub fn setfsuid(thread: &Arc<Thread>, fsuid: u32) -> Result<usize> {
-    let old = thread.creds().fsuid;
+    let creds = thread.creds();
+    let old = creds.uid_shown(creds.fsuid);
     // Without the right to, nothing changes and nothing is said, as on Linux.
     let _ = change(thread, |c| {
+        let fsuid = c.user.uid_of(fsuid)?;
         let own = [c.uid, c.euid, c.suid, c.fsuid].contains(&fsuid);
-        if fsuid != SAME && (own || c.has_cap(CAP_SETUID)) {
+        if own || c.capable_here(CAP_SETUID) {
             c.fsuid = fsuid;
         }
         Ok(())
@@ -201,10 +219,12 @@ pub fn setfsuid(thread: &Arc<Thread>, fsuid: u32) -> Result<usize> {
 
 /// setfsgid(2).
 pub fn setfsgid(thread: &Arc<Thread>, fsgid: u32) -> Result<usize> {
-    let old = thread.creds().fsgid;
+    let creds = thread.creds();
+    let old = creds.gid_shown(creds.fsgid);
     let _ = change(thread, |c| {
+        let fsgid = c.user.gid_of(fsgid)?;
         let own = [c.gid, c.egid, c.sgid, c.fsgid].contains(&fsgid);
-        if fsgid != SAME && (own || c.has_cap(CAP_SETGID)) {
+        if own || c.capable_here(CAP_SETGID) {
             c.fsgid = fsgid;
         }
         Ok(())
@@ -220,18 +240,22 @@ pub fn getgroups(thread: &Arc<Thread>, size: i32, list: Va) -> Result<usize> {
         if size < creds.groups.len() {
             return Err(Errno::EINVAL);
         }
-        thread.mm().write_bytes(list, zerocopy::IntoBytes::as_bytes(creds.groups.as_slice()))?;
+        let shown: Vec<u32> = creds.groups.iter().map(|gid| creds.gid_shown(*gid)).collect();
+        thread.mm().write_bytes(list, zerocopy::IntoBytes::as_bytes(shown.as_slice()))?;
     }
     Ok(creds.groups.len())
 }
 
 /// setgroups(2).
 pub fn setgroups(thread: &Arc<Thread>, size: i32, list: Va) -> Result<usize> {
-    if !thread.creds().has_cap(CAP_SETGID) {
+    let creds = thread.creds();
+    if !creds.capable_here(CAP_SETGID) || !creds.user.allows_setgroups() {
         return Err(Errno::EPERM);
     }
     let size = usize::try_from(size).ok().filter(|s| *s <= MAX_GROUPS).ok_or(Errno::EINVAL)?;
-    let mut groups = thread.mm().read_array::<u32>(list, size)?;
+    let named = thread.mm().read_array::<u32>(list, size)?;
+    let kernel = named.into_iter().map(|gid| creds.user.gid_of(gid));
+    let mut groups = kernel.collect::<Result<Vec<u32>>>()?;
     groups.sort_unstable();
     change(thread, |c| {
         c.groups = groups;
@@ -301,7 +325,7 @@ pub fn capset(thread: &Arc<Thread>, hdrp: Va, datap: Va) -> Result<usize> {
         (join(|d| d.effective), join(|d| d.permitted), join(|d| d.inheritable));
     let mut creds = Creds::clone(&thread.creds());
     let may_inherit = creds.cap_inheritable | creds.cap_permitted;
-    if inheritable & !may_inherit != 0 && !creds.has_cap(CAP_SETPCAP)
+    if inheritable & !may_inherit != 0 && !creds.capable_here(CAP_SETPCAP)
         || inheritable & !(creds.cap_inheritable | creds.cap_bounding) != 0
         || permitted & !creds.cap_permitted != 0
         || effective & !permitted != 0

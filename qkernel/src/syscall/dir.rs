@@ -13,7 +13,7 @@ use crate::fs::inode::Caching;
 use crate::fs::open::{check_may_change, new_node, walk};
 use crate::fs::remove::remove;
 use crate::fs::walk::{NameTarget, PATH_MAX, WalkFlags};
-use crate::fs::{self, Fd, Location, notify, perm};
+use crate::fs::{self, Fd, Location, landlock, notify, perm};
 use crate::task::Thread;
 
 /// True if it is a directory that was removed, of a file system that changes only here: elsewhere a
@@ -31,10 +31,7 @@ fn list(
     count: usize,
     put: fn(&mut Vec<u8>, &DirEntry<'_>),
 ) -> Result<usize> {
-    let file = thread.files().get(fd)?;
-    if file.flags() & linux_raw_sys::general::O_PATH != 0 {
-        return Err(Errno::EBADF);
-    }
+    let file = thread.files().opened(fd)?;
     if file.path.as_ref().is_some_and(is_removed_dir) {
         return Err(Errno::ENOENT);
     }
@@ -147,7 +144,7 @@ fn set_cwd(thread: &Arc<Thread>, mut place: Location) {
 pub fn chroot(thread: &Arc<Thread>, path: Va) -> Result<usize> {
     let path = path_at(thread, path)?;
     let mut place = enterable(thread, fs::lookup(thread, AT_FDCWD, &path, 0)?)?;
-    if !thread.creds().has_cap(CAP_SYS_CHROOT) {
+    if !thread.creds().capable_here(CAP_SYS_CHROOT) {
         return Err(Errno::EPERM);
     }
     thread.update_fs(|fs| core::mem::swap(&mut fs.root, &mut place));
@@ -177,6 +174,7 @@ pub fn mkdirat(thread: &Arc<Thread>, dirfd: Fd, path: Va, mode: u32) -> Result<u
     }
     let creds = thread.creds();
     let directory = check_may_change(&creds, &parent)?;
+    landlock::check_make(&creds, &parent, S_IFDIR)?;
     let new = new_node(thread, &creds, &directory, S_IFDIR | mode & 0o1777, 0);
     let inode = parent.inode().clone().make_dir(&name, &new)?;
     parent.dentry.insert(&name, inode);

@@ -180,10 +180,7 @@ fn set_async(thread: &Thread, file: &OpenFile, fd: Fd, on: bool) -> Result<bool>
 /// ioctl(2).
 pub fn ioctl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) -> Result<usize> {
     let files = thread.files();
-    let file = files.get(fd)?;
-    if file.flags() & O_PATH != 0 {
-        return Err(Errno::EBADF);
-    }
+    let file = files.opened(fd)?;
     let switch = |bit: u32| {
         let on: i32 = thread.mm().read(Va(argument))?;
         let flags = if on != 0 { file.flags() | bit } else { file.flags() & !bit };

@@ -1,4 +1,4 @@
-//! futex(2), futex_waitv(2), futex_wait(2), futex_wake(2), and robust lists.
+//! futex(2), futex_waitv(2), futex_wait(2), futex_wake(2), futex_requeue(2), and robust lists.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,6 +17,7 @@ use crate::abi::{TimeSpec, abi_struct};
 use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
 use crate::ipc::futex;
+use crate::mm::AddressSpace;
 use crate::task::{Thread, access, signal};
 use crate::time::{self, Clock};
 
@@ -66,19 +67,20 @@ pub async fn futex(
             wait(thread, uaddr, private, val, val3, deadline).await
         }
         FUTEX_WAKE => Ok(futex::wake(
-            futex::key(&mm, uaddr, private)?,
+            futex::plain_key(&mm, uaddr, private)?,
             count(val).max(1),
             FUTEX_BITSET_MATCH_ANY,
         )),
         FUTEX_WAKE_BITSET if val3 == 0 => Err(Errno::EINVAL),
         FUTEX_WAKE_BITSET => {
-            Ok(futex::wake(futex::key(&mm, uaddr, private)?, count(val).max(1), val3))
+            Ok(futex::wake(futex::plain_key(&mm, uaddr, private)?, count(val).max(1), val3))
         }
         FUTEX_REQUEUE | FUTEX_CMP_REQUEUE => {
             if (val as i32) < 0 || (timeout as i32) < 0 {
                 return Err(Errno::EINVAL);
             }
-            let (from, to) = (futex::key(&mm, uaddr, private)?, futex::key(&mm, uaddr2, private)?);
+            let (from, to) =
+                (futex::plain_key(&mm, uaddr, private)?, futex::plain_key(&mm, uaddr2, private)?);
             if command == FUTEX_CMP_REQUEUE && mm.read::<u32>(uaddr)? != val3 {
                 return Err(Errno::EAGAIN);
             }
@@ -86,7 +88,8 @@ pub async fn futex(
             Ok(woken + moved)
         }
         FUTEX_WAKE_OP => {
-            let (one, two) = (futex::key(&mm, uaddr, private)?, futex::key(&mm, uaddr2, private)?);
+            let (one, two) =
+                (futex::plain_key(&mm, uaddr, private)?, futex::plain_key(&mm, uaddr2, private)?);
             let second = wake_op(thread, uaddr2, val3)?;
             let mut woken = futex::wake(one, count(val).max(1), FUTEX_BITSET_MATCH_ANY);
             if second {
@@ -192,7 +195,7 @@ pub fn futex_wake(
     if mask == 0 {
         return Err(Errno::EINVAL);
     }
-    let key = futex::key(&thread.mm(), uaddr, private)?;
+    let key = futex::plain_key(&thread.mm(), uaddr, private)?;
     // Linux wakes one before it counts, unless none is asked for.
     let count = if nr == 0 { 0 } else { nr.max(1) as usize };
     Ok(futex::wake(key, count, mask as u32))
@@ -216,6 +219,44 @@ pub async fn futex_wait(
     futex::wait(thread, uaddr, private, val as u32, mask as u32, deadline_ns).await.map(|()| 0)
 }
 
+/// One of an array of struct futex_waitv.
+fn word_at(mm: &AddressSpace, waiters: Va, index: u64) -> Result<futex::WaitWord> {
+    let at = waiters.0.wrapping_add(index * size_of::<FutexWaitV>() as u64);
+    let raw = mm.read::<FutexWaitV>(Va(at))?;
+    let private = word_of(raw.flags, &[raw.val])?;
+    if raw.reserved != 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(futex::WaitWord { va: Va(raw.uaddr), private, expected: raw.val as u32 })
+}
+
+/// futex_requeue(2): from the first of two words to the second.
+pub fn futex_requeue(
+    thread: &Arc<Thread>,
+    waiters: Va,
+    flags: u32,
+    nr_wake: i32,
+    nr_requeue: i32,
+) -> Result<usize> {
+    if flags != 0 || waiters.0 == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let mm = thread.mm();
+    let (from, to) = (word_at(&mm, waiters, 0)?, word_at(&mm, waiters, 1)?);
+    if from.private != to.private {
+        return Err(Errno::EINVAL);
+    }
+    let count = |n: i32| usize::try_from(n).map_err(|_| Errno::EINVAL);
+    let (wake, requeue) = (count(nr_wake)?, count(nr_requeue)?);
+    let key = |word: &futex::WaitWord| futex::plain_key(&mm, word.va, word.private);
+    let (from_key, to_key) = (key(&from)?, key(&to)?);
+    if mm.read::<u32>(from.va)? != from.expected {
+        return Err(Errno::EAGAIN);
+    }
+    let (woken, moved) = futex::requeue(from_key, to_key, wake, requeue);
+    Ok(woken + moved)
+}
+
 /// futex_waitv(2).
 pub async fn futex_waitv(
     thread: &Arc<Thread>,
@@ -232,14 +273,7 @@ pub async fn futex_waitv(
     let mm = thread.mm();
     let mut words = Vec::with_capacity(count as usize);
     for index in 0..u64::from(count) {
-        let raw = mm.read::<FutexWaitV>(Va(waiters
-            .0
-            .wrapping_add(index * size_of::<FutexWaitV>() as u64)))?;
-        let private = word_of(raw.flags, &[raw.val])?;
-        if raw.reserved != 0 {
-            return Err(Errno::EINVAL);
-        }
-        words.push(futex::WaitWord { va: Va(raw.uaddr), private, expected: raw.val as u32 });
+        words.push(word_at(&mm, waiters, index)?);
     }
     futex::wait_any(thread, &words, deadline).await
 }

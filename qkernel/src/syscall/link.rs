@@ -14,10 +14,11 @@ use crate::errno::{Errno, Result};
 use crate::fs::attr::device_from_user;
 use crate::fs::dentry::Dentry;
 use crate::fs::inode::Rename;
+use crate::fs::landlock::Move;
 use crate::fs::open::{check_may_change, make_node, new_node, walk};
 use crate::fs::remove::{check_may_remove, remove};
 use crate::fs::walk::{NameTarget, WalkFlags};
-use crate::fs::{Fd, Location, notify, perm};
+use crate::fs::{Fd, Location, landlock, mount, notify, perm};
 use crate::task::Thread;
 
 /// unlink(2).
@@ -104,6 +105,15 @@ pub fn renameat2(
             }
         }
     }
+    let names = Move {
+        child: &child,
+        from: &from.parent,
+        to: &to.parent,
+        replaced: to.found.as_ref(),
+        is_link: false,
+        exchanges: exchange,
+    };
+    landlock::check_move(&creds, &names)?;
     let replaced = to.found.as_ref().map(|l| l.inode().clone());
     let rename = Rename {
         child: child.inode(),
@@ -124,6 +134,7 @@ pub fn renameat2(
     }
     notify::moved((&from.parent, &from.name), (&to.parent, &to.name), &child);
     if let Some(replaced) = to.found.as_ref().filter(|_| !exchange) {
+        mount::detach_from(&replaced.dentry);
         if !replaced.inode().is_dir() {
             notify::links_changed(replaced);
         }
@@ -161,7 +172,7 @@ pub fn linkat(
     let mut walk_flags = WalkFlags::empty();
     walk_flags.set(WalkFlags::FOLLOW, flags & AT_SYMLINK_FOLLOW != 0);
     walk_flags.set(WalkFlags::EMPTY, flags & AT_EMPTY_PATH != 0);
-    if old.is_empty() && flags & AT_EMPTY_PATH != 0 && !thread.creds().has_cap(CAP_DAC_READ_SEARCH)
+    if old.is_empty() && flags & AT_EMPTY_PATH != 0 && !thread.creds().capable(CAP_DAC_READ_SEARCH)
     {
         // A descriptor that somebody handed over is no way to the file's name.
         return Err(Errno::ENOENT);
@@ -184,11 +195,22 @@ pub fn linkat(
     let creds = thread.creds();
     check_may_change(&creds, &parent)?;
     check_protected_link(&creds, &source)?;
+    check_link(&creds, &source, &parent)?;
     let inode = parent.inode().clone().link(&name, source.inode())?;
     parent.dentry.insert(&name, inode);
     notify::links_changed(&source);
     notify::created(&parent, &name, false);
     Ok(0)
+}
+
+/// Checks a link by the rules of landlock(7).
+fn check_link(creds: &Creds, source: &Location, to: &Location) -> Result {
+    if creds.domain.is_free() {
+        return Ok(());
+    }
+    let (child, from) = (source, &landlock::parent(source));
+    let names = Move { child, from, to, replaced: None, is_link: true, exchanges: false };
+    landlock::check_move(creds, &names)
 }
 
 /// fs.protected_hardlinks (proc(5)): only one's own files, or plain ones that one may read and
@@ -228,6 +250,7 @@ pub fn symlinkat(thread: &Arc<Thread>, target: Va, dirfd: Fd, path: Va) -> Resul
     }
     let creds = thread.creds();
     let directory = check_may_change(&creds, &parent)?;
+    landlock::check_make(&creds, &parent, S_IFLNK)?;
     let new = new_node(thread, &creds, &directory, S_IFLNK | 0o777, 0);
     let inode = parent.inode().clone().make_symlink(&name, &target, &new)?;
     parent.dentry.insert(&name, inode);

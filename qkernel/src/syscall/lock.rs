@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
     F_GETLK, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_RDLCK, F_SETLK, F_SETLKW, F_UNLCK, F_WRLCK,
-    LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, O_PATH, SEEK_CUR, SEEK_END, SEEK_SET,
+    LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, SEEK_CUR, SEEK_END, SEEK_SET,
 };
 use qlib::Va;
 
@@ -111,10 +111,7 @@ fn seen(thread: &Thread, pid: i32) -> i32 {
 
 /// flock(2).
 pub async fn flock(thread: &Arc<Thread>, fd: Fd, operation: u32) -> Result<usize> {
-    let file = thread.files().get(fd)?;
-    if file.flags() & O_PATH != 0 {
-        return Err(Errno::EBADF);
-    }
+    let file = thread.files().opened(fd)?;
     let (key, owner) = (Key::of(&file, true)?, Owner::of_file(&file));
     let exclusive = match operation & !LOCK_NB {
         LOCK_SH => false,

@@ -26,10 +26,7 @@ pub fn memfd_create(thread: &Arc<Thread>, name: Va, flags: u32) -> Result<usize>
         // There is no pool of huge pages.
         return Err(Errno::ENOMEM);
     }
-    let name = thread.mm().read_cstr(name, MAX_NAME_BYTES + 1).map_err(|e| match e {
-        Errno::ENAMETOOLONG => Errno::EINVAL,
-        other => other,
-    })?;
+    let name = thread.mm().read_short_cstr(name, MAX_NAME_BYTES + 1)?;
     let (mode, seals) = match flags {
         _ if flags & MFD_NOEXEC_SEAL != 0 => (0o666, SEAL_EXEC),
         _ if flags & MFD_ALLOW_SEALING != 0 => (0o777, 0),

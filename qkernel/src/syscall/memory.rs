@@ -61,11 +61,18 @@ fn limits(thread: &Thread) -> Limits {
     Limits { total: limits.soft(RLIMIT_AS), data: limits.soft(RLIMIT_DATA) }
 }
 
+/// How much the thread may have locked, in bytes: RLIMIT_MEMLOCK, or anything with CAP_IPC_LOCK.
+pub(super) fn lockable_bytes(thread: &Thread) -> u64 {
+    let limit = thread.process.rlimit(RLIMIT_MEMLOCK);
+    let is_limited = limit != u64::MAX && !thread.creds().capable(CAP_IPC_LOCK);
+    if is_limited { limit } else { u64::MAX }
+}
+
 /// RLIMIT_MEMLOCK, for those without CAP_IPC_LOCK: EPERM if nothing may be locked, `error` if
 /// `more` bytes (`None`: everything) may not.
 fn check_locked(thread: &Thread, more: Option<u64>, error: Errno) -> Result {
-    let limit = thread.process.rlimit(RLIMIT_MEMLOCK);
-    if limit == u64::MAX || thread.creds().has_cap(CAP_IPC_LOCK) {
+    let limit = lockable_bytes(thread);
+    if limit == u64::MAX {
         return Ok(());
     }
     if limit == 0 {
@@ -160,9 +167,10 @@ pub fn mmap(
         if prot.contains(Prot::EXEC) && fs::open::is_noexec(&file) {
             return Err(Errno::EPERM);
         }
-        let mapping = file.ops.mapping(&file, shared && file.is_writable())?;
+        let writable = shared && file.is_writable();
+        let (mapping, first_page) = file.ops.mapping_at(&file, writable, offset, length)?;
         let max_prot = if may_write { Prot::all() } else { Prot::READ | Prot::EXEC };
-        let backing = FileMapping { mapping, file: Some(file), first_page: offset >> PAGE_SHIFT };
+        let backing = FileMapping { mapping, file: Some(file), first_page };
         Vma::of_file(prot, max_prot, vma_flags, backing)
     };
     let low = flags & MAP_32BIT != 0;
@@ -298,6 +306,9 @@ fn move_pages_out(
     if part.backing.is_some() || part.is_shared() {
         return Err(Errno::EINVAL);
     }
+    if part.flags.contains(VmaFlags::SEALED) {
+        return Err(Errno::EPERM);
+    }
     let (len, empty) = (end - start, || Vma::anonymous(part.prot, part.flags - VmaFlags::LOCKED));
     let (new, is_ours) = match is_fixed {
         true => (to, false),
@@ -320,6 +331,9 @@ pub fn madvise(thread: &Arc<Thread>, addr: Va, length: u64, advice: u32) -> Resu
     let (start, end) = user_range(addr, length)?;
     if start == end {
         return Ok(0);
+    }
+    if DISCARDS.contains(&advice) {
+        mm.check_discard(addr, length)?;
     }
     let set = |set, clear| mm.update_flags(addr, length, set, clear);
     match advice {
@@ -346,17 +360,34 @@ pub fn madvise(thread: &Arc<Thread>, addr: Va, length: u64, advice: u32) -> Resu
         MADV_DODUMP => set(VmaFlags::empty(), VmaFlags::DONT_DUMP),
         MADV_POPULATE_READ => mm.populate(addr, length, false),
         MADV_POPULATE_WRITE => mm.populate(addr, length, true),
-        // Hints about performance only: valid on what is mapped.
         MADV_NORMAL | MADV_RANDOM | MADV_SEQUENTIAL | MADV_WILLNEED | MADV_HUGEPAGE
-        | MADV_NOHUGEPAGE | MADV_COLD | MADV_PAGEOUT => match mm.parts(addr, length)?.1 {
-            true => Ok(()),
-            false => Err(Errno::ENOMEM),
-        },
+        | MADV_NOHUGEPAGE | MADV_COLD | MADV_PAGEOUT => hint(&mm, addr, length),
         // Not configured, as on a kernel without KSM or shmem huge pages.
         MADV_MERGEABLE | MADV_UNMERGEABLE | MADV_COLLAPSE => Err(Errno::EINVAL),
         _ => Err(Errno::EINVAL),
     }
     .map(|()| 0)
+}
+
+/// Advice about performance only: it is about what is mapped.
+pub(super) fn hint(mm: &AddressSpace, addr: Va, length: u64) -> Result {
+    if mm.parts(addr, length)?.1 { Ok(()) } else { Err(Errno::ENOMEM) }
+}
+
+/// Advice that loses what pages hold, or what a child would have of them.
+const DISCARDS: [u32; 6] =
+    [MADV_FREE, MADV_DONTNEED, MADV_DONTNEED_LOCKED, MADV_REMOVE, MADV_DONTFORK, MADV_WIPEONFORK];
+
+/// mseal(2).
+pub fn mseal(thread: &Arc<Thread>, addr: Va, len: u64, flags: u64) -> Result<usize> {
+    if flags != 0 || !addr.is_page_aligned() {
+        return Err(Errno::EINVAL);
+    }
+    let end = addr.checked_add(len).and_then(Va::page_ceil).ok_or(Errno::EINVAL)?;
+    if end > addr {
+        thread.mm().seal(addr, len)?;
+    }
+    Ok(0)
 }
 
 /// MADV_REMOVE: a hole in the file of a shared mapping that may be written.

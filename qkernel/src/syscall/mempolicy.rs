@@ -123,7 +123,7 @@ fn whole_pages(start: Va, len: u64) -> Result<Option<u64>> {
 
 /// EPERM unless the thread may move pages that others have too.
 fn check_move_all(thread: &Thread, flags: u32) -> Result {
-    let may = flags & MPOL_MF_MOVE_ALL == 0 || thread.creds().has_cap(CAP_SYS_NICE);
+    let may = flags & MPOL_MF_MOVE_ALL == 0 || thread.creds().capable(CAP_SYS_NICE);
     if may { Ok(()) } else { Err(Errno::EPERM) }
 }
 
@@ -195,7 +195,7 @@ pub fn migrate_pages(
     read_nodes(thread, old_nodes, maxnode)?;
     let new = read_nodes(thread, new_nodes, maxnode)?;
     target(thread, pid)?;
-    if new & !ALL_NODES != 0 && !thread.creds().has_cap(CAP_SYS_NICE) {
+    if new & !ALL_NODES != 0 && !thread.creds().capable(CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
     if new & ALL_NODES == 0 { Err(Errno::EINVAL) } else { Ok(0) }

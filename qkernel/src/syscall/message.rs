@@ -19,6 +19,7 @@ use crate::abi::{TimeSpec, abi_struct};
 use crate::errno::{Errno, Result};
 use crate::fs::{Fd, OpenFile};
 use crate::io::{IoBuffer, MAX_TRANSFER_BYTES};
+use crate::ipc::uring::Ring;
 use crate::net::message::{self, Control, Credentials, HEADER_BYTES, MAX_RIGHTS, Received};
 use crate::net::{Direction, Family, Side, Socket, address};
 use crate::task::{Thread, oom};
@@ -43,7 +44,7 @@ const MSG_WAITFORONE: u32 = 0x10000;
 const MAX_CONTROL: u64 = 16 << 10;
 
 /// The buffer of one pointer and length, of which Linux looks at what is transferred at most.
-fn buffer_of(thread: &Thread, base: Va, length: usize) -> Result<IoBuffer<'static>> {
+pub(super) fn buffer_of(thread: &Thread, base: Va, length: usize) -> Result<IoBuffer<'static>> {
     rw::single(thread, base, length.min(MAX_TRANSFER_BYTES))
 }
 
@@ -73,9 +74,9 @@ async fn block_on_copy<T>(
 // ---- sending ----
 
 /// Sends a whole message; of a stream everything, unless it may not wait.
-async fn send(
+pub(super) async fn send(
     thread: &Arc<Thread>,
-    file: &OpenFile,
+    (file, waits): (&OpenFile, bool),
     buffer: &mut IoBuffer<'_>,
     flags: u32,
     to: &[u8],
@@ -113,7 +114,7 @@ async fn send(
             Err(error) => Err(error),
         }
     };
-    let result = if file.is_nonblocking() || flags & MSG_DONTWAIT != 0 {
+    let result = if !waits || flags & MSG_DONTWAIT != 0 {
         attempt()
     } else {
         let deadline = socket.deadline(Direction::Send);
@@ -141,12 +142,14 @@ pub async fn sendto(
     let file = file(thread, fd)?;
     let to = if addr.0 == 0 { Vec::new() } else { address::read(thread, addr, addr_len)? };
     let control = Control::of(thread);
-    send(thread, &file, &mut buffer_of(thread, base, length)?, flags, &to, control).await
+    let mut buffer = buffer_of(thread, base, length)?;
+    send(thread, (&file, !file.is_nonblocking()), &mut buffer, flags, &to, control).await
 }
 
-async fn send_message(
+/// sendmsg(2) of a socket.
+pub(super) async fn send_message(
     thread: &Arc<Thread>,
-    file: &OpenFile,
+    (file, waits): (&OpenFile, bool),
     header: &MsgHdr,
     flags: u32,
 ) -> Result<usize> {
@@ -156,14 +159,14 @@ async fn send_message(
     };
     let mut buffer = vectored(thread, header)?;
     let control = read_control(thread, of(file)?, header)?;
-    send(thread, file, &mut buffer, flags, &to, control).await
+    send(thread, (file, waits), &mut buffer, flags, &to, control).await
 }
 
 /// sendmsg(2).
 pub async fn sendmsg(thread: &Arc<Thread>, fd: Fd, message: Va, flags: u32) -> Result<usize> {
     let file = file(thread, fd)?;
     let header = thread.mm().read::<MsgHdr>(message)?;
-    send_message(thread, &file, &header, flags).await
+    send_message(thread, (&file, !file.is_nonblocking()), &header, flags).await
 }
 
 /// sendmmsg(2).
@@ -176,12 +179,13 @@ pub async fn sendmmsg(
 ) -> Result<usize> {
     let file = file(thread, fd)?;
     let count = count.min(UIO_MAXIOV).into();
+    let waits = !file.is_nonblocking();
     let mut sent = 0;
     for index in 0..count {
         let place = Va(messages.0.wrapping_add(index * size_of::<MMsgHdr>() as u64));
         let one = async {
             let entry = thread.mm().read::<MMsgHdr>(place)?;
-            let bytes = send_message(thread, &file, &entry.header, flags).await?;
+            let bytes = send_message(thread, (&file, waits), &entry.header, flags).await?;
             thread.mm().write(Va(place.0.wrapping_add(size_of::<MsgHdr>() as u64)), &(bytes as u32))
         };
         match one.await {
@@ -211,7 +215,7 @@ fn read_control(thread: &Thread, socket: &Socket, header: &MsgHdr) -> Result<Con
         if host.domain() == AF_UNIX && message::parse(&bytes)?.iter().any(is_rights) {
             return Err(Errno::EOPNOTSUPP);
         }
-        control.raw = message::for_host(&bytes, thread.creds().cap_effective)?;
+        control.raw = message::for_host(&bytes, thread.creds().host_caps())?;
         return Ok(control);
     }
     for (level, kind, data) in message::parse(&bytes)? {
@@ -222,7 +226,12 @@ fn read_control(thread: &Thread, socket: &Socket, header: &MsgHdr) -> Result<Con
             SCM_RIGHTS => {
                 for fd in data.chunks_exact(4) {
                     let fd = i32::from_ne_bytes(fd.try_into().unwrap_or_default());
-                    control.rights.push(thread.files().get(fd)?);
+                    let file = thread.files().get(fd)?;
+                    // As on Linux: rings could keep each other alive for ever.
+                    if file.downcast::<Ring>().is_some() {
+                        return Err(Errno::EINVAL);
+                    }
+                    control.rights.push(file);
                 }
                 if control.rights.len() > MAX_RIGHTS {
                     return Err(Errno::EINVAL);
@@ -241,17 +250,19 @@ fn read_control(thread: &Thread, socket: &Socket, header: &MsgHdr) -> Result<Con
 fn read_credentials(thread: &Thread, data: &[u8]) -> Result<Credentials> {
     let [pid, uid, gid] = <[u32; 3]>::read_from_bytes(data).map_err(|_| Errno::EINVAL)?;
     let creds = thread.creds();
-    let own_pid = pid == thread.number_of(thread.process.pid) || creds.has_cap(CAP_SYS_ADMIN);
-    let own_uid = [creds.uid, creds.euid, creds.suid].contains(&uid) || creds.has_cap(CAP_SETUID);
-    let own_gid = [creds.gid, creds.egid, creds.sgid].contains(&gid) || creds.has_cap(CAP_SETGID);
+    // -1 stands for none, as what its user namespace has no such number for.
+    let (uid, gid) = (creds.user.uid_of(uid)?, creds.user.gid_of(gid)?);
+    let numbers = &thread.process.pid_namespace.user;
+    let own_pid =
+        pid == thread.number_of(thread.process.pid) || creds.capable_in(numbers, CAP_SYS_ADMIN);
+    let own_uid =
+        [creds.uid, creds.euid, creds.suid].contains(&uid) || creds.capable_here(CAP_SETUID);
+    let own_gid =
+        [creds.gid, creds.egid, creds.sgid].contains(&gid) || creds.capable_here(CAP_SETGID);
     if !(own_pid && own_uid && own_gid) {
         return Err(Errno::EPERM);
     }
     let process = thread.find_process_of(pid)?;
-    // -1 stands for none.
-    if [uid, gid].contains(&u32::MAX) {
-        return Err(Errno::EINVAL);
-    }
     Ok(Credentials::claimed(thread, process.pid, uid, gid))
 }
 
@@ -261,14 +272,14 @@ fn read_credentials(thread: &Thread, data: &[u8]) -> Result<Credentials> {
 /// stream at least SO_RCVLOWAT bytes.
 pub(super) async fn receive(
     thread: &Arc<Thread>,
-    file: &OpenFile,
+    (file, waits): (&OpenFile, bool),
     buffer: &mut IoBuffer<'_>,
     flags: u32,
     want_address: bool,
     control_bytes: usize,
 ) -> Result<Received> {
     let socket = of(file)?;
-    let may_wait = !file.is_nonblocking() && flags & (MSG_DONTWAIT | MSG_ERRQUEUE | MSG_OOB) == 0;
+    let may_wait = waits && flags & (MSG_DONTWAIT | MSG_ERRQUEUE | MSG_OOB) == 0;
     let side = socket.side();
     let wanted = match &side {
         _ if flags & MSG_PEEK != 0 || !socket.is_stream() || !may_wait => 0,
@@ -320,24 +331,30 @@ pub async fn recvfrom(
     addr_len: Va,
 ) -> Result<usize> {
     let file = file(thread, fd)?;
-    let got = receive(thread, &file, &mut buffer_of(thread, base, length)?, flags, addr.0 != 0, 0)
-        .await?;
+    let mut buffer = buffer_of(thread, base, length)?;
+    let how = (&*file, !file.is_nonblocking());
+    let got = receive(thread, how, &mut buffer, flags, addr.0 != 0, 0).await?;
     // A stream has no address: its length is reported as 0.
     address::write(thread, addr, addr_len, &got.address)?;
     Ok(got.bytes)
 }
 
-async fn receive_message(
+/// recvmsg(2) of a socket; with `elsewhere` to that buffer, whatever the header says of those.
+pub(super) async fn receive_message(
     thread: &Arc<Thread>,
-    file: &OpenFile,
+    (file, waits): (&OpenFile, bool),
     place: Va,
     flags: u32,
+    elsewhere: Option<IoBuffer<'static>>,
 ) -> Result<usize> {
     let mm = thread.mm();
     let header = mm.read::<MsgHdr>(place)?;
-    let mut buffer = vectored(thread, &header)?;
+    let mut buffer = match elsewhere {
+        Some(buffer) => buffer,
+        None => vectored(thread, &header)?,
+    };
     let room = if header.control == 0 { 0 } else { header.control_len.min(MAX_CONTROL) as usize };
-    let got = receive(thread, file, &mut buffer, flags, header.name != 0, room).await?;
+    let got = receive(thread, (file, waits), &mut buffer, flags, header.name != 0, room).await?;
     let name_len = if header.name == 0 {
         header.name_len
     } else {
@@ -398,7 +415,7 @@ fn write_control(
 /// recvmsg(2).
 pub async fn recvmsg(thread: &Arc<Thread>, fd: Fd, message: Va, flags: u32) -> Result<usize> {
     let file = file(thread, fd)?;
-    receive_message(thread, &file, message, flags).await
+    receive_message(thread, (&file, !file.is_nonblocking()), message, flags, None).await
 }
 
 /// recvmmsg(2).
@@ -421,7 +438,9 @@ pub async fn recvmmsg(
     for index in 0..count {
         let place = Va(messages.0.wrapping_add(index * size_of::<MMsgHdr>() as u64));
         let one = async {
-            let bytes = receive_message(thread, &file, place, flags & !MSG_WAITFORONE).await?;
+            let how = (&*file, !file.is_nonblocking());
+            let flags = flags & !MSG_WAITFORONE;
+            let bytes = receive_message(thread, how, place, flags, None).await?;
             thread.mm().write(Va(place.0.wrapping_add(size_of::<MsgHdr>() as u64)), &(bytes as u32))
         };
         match one.await {

@@ -69,7 +69,7 @@ pub fn syslog(thread: &Arc<Thread>, r#type: i32, _bufp: Va, len: i32) -> Result<
     match r#type {
         // SYSLOG_ACTION_READ_ALL, SYSLOG_ACTION_SIZE_BUFFER.
         3 | 10 => {}
-        _ if creds.has_cap(CAP_SYSLOG) || creds.has_cap(CAP_SYS_ADMIN) => {}
+        _ if creds.capable(CAP_SYSLOG) || creds.capable(CAP_SYS_ADMIN) => {}
         _ => return Err(Errno::EPERM),
     }
     match r#type {
@@ -140,14 +140,9 @@ async fn barrier(thread: &Arc<Thread>, others: impl Iterator<Item = Arc<Thread>>
     }
 }
 
-/// ptrace(2): nobody has the right to.
-pub fn refuse(_thread: &Arc<Thread>) -> Result<usize> {
-    Err(Errno::EPERM)
-}
-
 /// vhangup(2).
 pub fn vhangup(thread: &Arc<Thread>) -> Result<usize> {
-    if !thread.creds().has_cap(CAP_SYS_TTY_CONFIG) {
+    if !thread.creds().capable(CAP_SYS_TTY_CONFIG) {
         return Err(Errno::EPERM);
     }
     crate::ipc::tty::hang_up_session(&thread.process);

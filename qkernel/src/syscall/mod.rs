@@ -1,6 +1,7 @@
 //! System calls: [`table`] leads from a number to a function; the functions stand here by family,
 //! each under its man-page name.
 
+pub mod adjtime;
 pub mod aio;
 pub mod args;
 pub mod attr;
@@ -12,19 +13,26 @@ pub mod epoll;
 pub mod exec;
 pub mod exit;
 pub mod fcntl;
+pub mod fscontext;
 pub mod futex;
+pub mod handle;
 pub mod ids;
 pub mod inotify;
 pub mod install;
 pub mod kcmp;
+pub mod keyctl;
+pub mod keys;
+pub mod landlock;
 pub mod link;
 pub mod lock;
+pub mod lsm;
 pub mod memfd;
 pub mod memory;
 mod mempolicy;
 pub mod message;
 pub mod misc;
 pub mod mount;
+pub mod mount_tree;
 pub mod mqueue;
 pub mod namespace;
 pub mod open;
@@ -32,6 +40,7 @@ pub mod pipe;
 pub mod poll;
 pub mod prctl;
 pub mod process_vm;
+pub mod ptrace;
 pub mod rlimit;
 pub mod rseq;
 pub mod rw;
@@ -43,12 +52,14 @@ pub mod signalfd;
 pub mod socket;
 pub mod sockopt;
 pub mod stat;
+pub mod statmount;
 pub mod sync;
 pub mod sysinfo;
 pub mod sysv;
 pub mod table;
 pub mod timers;
 pub mod transfer;
+pub mod uring;
 pub mod wait;
 pub mod xattr;
 

@@ -4,7 +4,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use linux_raw_sys::general::{O_NONBLOCK, O_PATH, SIGEV_NONE, SIGEV_SIGNAL, SIGEV_THREAD};
+use linux_raw_sys::general::{O_NONBLOCK, SIGEV_NONE, SIGEV_SIGNAL, SIGEV_THREAD};
 use qlib::Va;
 
 use super::timers::SigEvent;
@@ -31,10 +31,7 @@ fn queue_of(
     fd: Fd,
     is_open: fn(&OpenFile) -> bool,
 ) -> Result<(Arc<OpenFile>, Arc<Queue>)> {
-    let file = thread.files().get(fd)?;
-    if file.flags() & O_PATH != 0 {
-        return Err(Errno::EBADF);
-    }
+    let file = thread.files().opened(fd)?;
     let queue = file.downcast::<OpenQueue>().map(|open| open.0.clone()).ok_or(Errno::EBADF)?;
     if is_open(&file) { Ok((file, queue)) } else { Err(Errno::EBADF) }
 }

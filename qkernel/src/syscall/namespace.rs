@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
     CLONE_FILES, CLONE_FS, CLONE_NEWIPC, CLONE_NEWNS, CLONE_NEWUSER, CLONE_SIGHAND, CLONE_SYSVSEM,
-    CLONE_THREAD, CLONE_VM, O_PATH,
+    CLONE_THREAD, CLONE_VM,
 };
 
 use crate::creds::AccessMode;
@@ -38,11 +38,14 @@ pub fn unshare(thread: &Arc<Thread>, flags: u32) -> Result<usize> {
         let old = core::mem::replace(&mut *thread.fs.lock(), Arc::new(Mutex::new(own)));
         drop(old);
     }
-    if let Some(renewed) = renewed {
+    if let Some((renewed, creds)) = renewed {
         if flags & CLONE_NEWIPC != 0 {
             leave_semaphores(thread);
         }
         thread.set_namespaces(renewed);
+        if let Some(creds) = creds {
+            thread.set_creds(creds);
+        }
     }
     Ok(0)
 }
@@ -58,10 +61,7 @@ fn leave_semaphores(thread: &Thread) {
 /// setns(2): enters a namespace by its file in /proc/PID/ns, or those of `kinds` of a process by
 /// its descriptor.
 pub fn setns(thread: &Arc<Thread>, fd: Fd, kinds: u32) -> Result<usize> {
-    let file = thread.files().get(fd)?;
-    if file.flags() & O_PATH != 0 {
-        return Err(Errno::EBADF);
-    }
+    let file = thread.files().opened(fd)?;
     let chosen = match file.downcast::<PidFd>() {
         None => {
             let namespace = nsfs::namespace_of(&file)?;

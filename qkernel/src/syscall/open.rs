@@ -44,11 +44,29 @@ pub fn install(thread: &Arc<Thread>, file: Arc<OpenFile>, close_on_exec: bool) -
 }
 
 async fn open_how(thread: &Arc<Thread>, dirfd: Fd, path: Va, how: OpenHow) -> Result<usize> {
+    let file = opened(thread, dirfd, path, &how).await?;
+    install(thread, file, how.flags & O_CLOEXEC != 0)
+}
+
+/// Opens a file, and waits as opening it may have to.
+pub(super) async fn opened(
+    thread: &Arc<Thread>,
+    dirfd: Fd,
+    path: Va,
+    how: &OpenHow,
+) -> Result<Arc<OpenFile>> {
     let path = path_at(thread, path)?;
-    let open = || fs::open(thread, dirfd, &path, &how);
+    let open = || fs::open(thread, dirfd, &path, how);
     let file = lease::when_broken(thread, how.flags & O_NONBLOCK != 0, open).await?;
     pipe::finish_open(thread, &file).await?;
-    install(thread, file, how.flags & O_CLOEXEC != 0)
+    Ok(file)
+}
+
+/// How openat(2) opens with these flags.
+pub(super) fn plain_how(flags: u32, mode: u32) -> OpenHow {
+    let makes = flags & O_CREAT != 0 || flags & O_TMPFILE == O_TMPFILE;
+    let mode = if makes { mode & 0o7777 } else { 0 };
+    OpenHow { flags, mode, resolve: WalkFlags::empty() }
 }
 
 /// openat(2).
@@ -59,9 +77,7 @@ pub async fn openat(
     flags: u32,
     mode: u32,
 ) -> Result<usize> {
-    let makes = flags & O_CREAT != 0 || flags & O_TMPFILE == O_TMPFILE;
-    let mode = if makes { mode & 0o7777 } else { 0 };
-    open_how(thread, dirfd, path, OpenHow { flags, mode, resolve: WalkFlags::empty() }).await
+    open_how(thread, dirfd, path, plain_how(flags, mode)).await
 }
 
 /// open(2).
@@ -82,18 +98,12 @@ pub async fn openat2(
     how: Va,
     size: usize,
 ) -> Result<usize> {
-    if size < size_of::<UserOpenHow>() {
-        return Err(Errno::EINVAL);
-    }
-    if size > 4096 {
-        return Err(Errno::E2BIG);
-    }
-    let user: UserOpenHow = thread.mm().read(how)?;
-    let mut more = alloc::vec![0; size - size_of::<UserOpenHow>()];
-    thread.mm().read_bytes(how + size_of::<UserOpenHow>() as u64, &mut more)?;
-    if more.iter().any(|b| *b != 0) {
-        return Err(Errno::E2BIG);
-    }
+    open_how(thread, dirfd, path, read_how(thread, how, size)?).await
+}
+
+/// How openat2(2) is to open.
+pub(super) fn read_how(thread: &Thread, how: Va, size: usize) -> Result<OpenHow> {
+    let user: UserOpenHow = thread.mm().read_sized(how, size, size_of::<UserOpenHow>())?;
     let flags = u32::try_from(user.flags).map_err(|_| Errno::EINVAL)?;
     let makes = flags & O_CREAT != 0 || flags & O_TMPFILE == O_TMPFILE;
     if user.mode & !0o7777 != 0 || !makes && user.mode != 0 {
@@ -117,7 +127,7 @@ pub async fn openat2(
     if left != 0 || resolve.contains(WalkFlags::BENEATH | WalkFlags::IN_ROOT) {
         return Err(Errno::EINVAL);
     }
-    open_how(thread, dirfd, path, OpenHow { flags, mode: user.mode as u32, resolve }).await
+    Ok(OpenHow { flags, mode: user.mode as u32, resolve })
 }
 
 /// A descriptor of `file` was closed by `thread`.

@@ -116,7 +116,7 @@ pub fn prctl(
             Ok((thread.creds().cap_bounding >> cap & 1) as usize)
         }
         PR_CAPBSET_DROP => {
-            if !thread.creds().has_cap(CAP_SETPCAP) {
+            if !thread.creds().capable_here(CAP_SETPCAP) {
                 return Err(Errno::EPERM);
             }
             let cap = capability(arg2)?;
@@ -192,7 +192,7 @@ fn set_mm(thread: &Thread, what: u64, at: Va, arg4: u64, arg5: u64) -> Result<us
     if arg4 | arg5 != 0 {
         return Err(Errno::EINVAL);
     }
-    if !thread.creds().has_cap(CAP_SYS_RESOURCE) {
+    if !thread.creds().capable(CAP_SYS_RESOURCE) {
         return Err(Errno::EPERM);
     }
     let boot = arch::boot();
@@ -274,7 +274,7 @@ fn set_securebits(thread: &Thread, value: u64) -> Result<usize> {
     let locked_bits = old >> 1 & ALL_BITS;
     let changes_locked = (old ^ new) & locked_bits != 0;
     let unlocks = old & !ALL_BITS & ALL & !new != 0;
-    if changes_locked || unlocks || !creds.has_cap(CAP_SETPCAP) {
+    if changes_locked || unlocks || !creds.capable_here(CAP_SETPCAP) {
         return Err(Errno::EPERM);
     }
     change_creds(thread, |c| {

@@ -1,18 +1,22 @@
-//! Copying between the caller's memory and that of another process: process_vm_readv(2),
-//! process_vm_writev(2).
+//! Memory of another process: process_vm_readv(2), process_vm_writev(2), process_madvise(2),
+//! process_mrelease(2).
 
 use alloc::sync::Arc;
 
+use linux_raw_sys::general::{CAP_SYS_NICE, MADV_COLD, MADV_COLLAPSE, MADV_PAGEOUT, MADV_WILLNEED};
 use qlib::Va;
 
-use super::rw::{vectored, vectored_elsewhere};
+use super::memory;
+use super::rw::{ranges, vectored, vectored_elsewhere};
 use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
+use crate::fs::Fd;
 use crate::io::IoBuffer;
 use crate::mm::AddressSpace;
-use crate::task::{Thread, access, run};
+use crate::task::pidfd::process_of;
+use crate::task::{Process, Thread, access, run, table};
 use crate::time::Breath;
-use crate::wait::Sleeper;
+use crate::wait::{PollMask, Sleeper, block_on};
 
 /// The memory of the process that `pid` (also a thread's id) names, if `thread` may look into it:
 /// ESRCH, EPERM.
@@ -127,4 +131,61 @@ fn buffers(
         return Ok((local, IoBuffer::user(thread.mm(), alloc::vec::Vec::new())));
     }
     Ok((local, vectored_elsewhere(thread, remote, remote_count)?))
+}
+
+/// process_madvise(2).
+pub fn process_madvise(
+    thread: &Arc<Thread>,
+    pidfd: Fd,
+    vectors: Va,
+    count: usize,
+    advice: u32,
+    flags: u32,
+) -> Result<usize> {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let ranges = ranges(thread, vectors, count)?;
+    let process = process_of(thread, pidfd)?;
+    if !matches!(advice, MADV_COLD | MADV_PAGEOUT | MADV_WILLNEED | MADV_COLLAPSE) {
+        return Err(Errno::EINVAL);
+    }
+    let other = process.each_thread().next().ok_or(Errno::ESRCH)?;
+    access::check(thread, &other, AccessMode::FileSystem).map_err(|_| Errno::EACCES)?;
+    if !thread.creds().capable(CAP_SYS_NICE) {
+        return Err(Errno::EPERM);
+    }
+    let mm = other.mm();
+    let mut done = 0;
+    for (start, length) in ranges {
+        let advised = match advice {
+            // Not configured, as in madvise(2).
+            MADV_COLLAPSE => Err(Errno::EINVAL),
+            _ => memory::hint(&mm, start, length as u64),
+        };
+        match advised {
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => break,
+            Ok(()) => done += length,
+        }
+    }
+    Ok(done)
+}
+
+/// process_mrelease(2). Who is to end gives its memory back by itself: that is waited for.
+pub async fn process_mrelease(thread: &Arc<Thread>, pidfd: Fd, flags: u32) -> Result<usize> {
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let process = process_of(thread, pidfd)?;
+    let other = process.each_thread().next().ok_or(Errno::ESRCH)?;
+    let mm = other.mm();
+    let is_ending = |one: &Process| one.each_thread().all(|thread| thread.is_dying());
+    let mut sharing = table::processes().filter(|one| Arc::ptr_eq(&one.mm(), &mm));
+    if !sharing.all(|one| is_ending(&one)) {
+        return Err(Errno::EINVAL);
+    }
+    drop((other, mm));
+    let ended = || if process.is_zombie() { Ok(0) } else { Err(Errno::EAGAIN) };
+    block_on(thread, &[&process.exit_events], PollMask::READ, None, ended).await
 }

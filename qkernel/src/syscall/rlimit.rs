@@ -28,7 +28,7 @@ fn set(thread: &Thread, process: &Arc<Process>, resource: u32, new: RLimit) -> R
         return Err(Errno::EINVAL);
     }
     let beyond_table = resource == RLIMIT_NOFILE && new.hard > MAX_FDS as u64;
-    if beyond_table || (new.hard > old.hard && !thread.creds().has_cap(CAP_SYS_RESOURCE)) {
+    if beyond_table || (new.hard > old.hard && !thread.creds().capable(CAP_SYS_RESOURCE)) {
         return Err(Errno::EPERM);
     }
     if let Some(slot) = process.rlimits.lock().0.get_mut(resource as usize) {
@@ -70,7 +70,7 @@ pub fn prlimit64(
         let (own, its) = (thread.creds(), target.first_thread().ok_or(Errno::ESRCH)?.creds());
         let same = [its.uid, its.euid, its.suid].iter().all(|id| *id == own.uid)
             && [its.gid, its.egid, its.sgid].iter().all(|id| *id == own.gid);
-        if !same && !own.has_cap(CAP_SYS_RESOURCE) {
+        if !same && !own.capable_in(&its.user, CAP_SYS_RESOURCE) {
             return Err(Errno::EPERM);
         }
     }

@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
-    O_DSYNC, O_PATH, O_SYNC, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC, SEEK_CUR,
-    SEEK_DATA, SEEK_END, SEEK_HOLE, SEEK_SET, UIO_MAXIOV,
+    O_DSYNC, O_SYNC, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC, SEEK_CUR, SEEK_DATA,
+    SEEK_END, SEEK_HOLE, SEEK_SET, UIO_MAXIOV,
 };
 use qlib::pagetable::USER_END;
 use qlib::{PAGE_SIZE, Va};
@@ -40,10 +40,7 @@ fn positioned(
     position: impl Fn(&OpenFile) -> Result<Position>,
     access: impl Fn(&OpenFile) -> bool,
 ) -> Result<(Arc<OpenFile>, Position)> {
-    let file = thread.files().get(fd)?;
-    if file.flags() & O_PATH != 0 {
-        return Err(Errno::EBADF);
-    }
+    let file = thread.files().opened(fd)?;
     let position = position(&file)?;
     if access(&file) { Ok((file, position)) } else { Err(Errno::EBADF) }
 }
@@ -61,7 +58,7 @@ pub(super) fn single(thread: &Thread, buffer: Va, count: usize) -> Result<IoBuff
 }
 
 /// The ranges that an array of `struct iovec` describes. EINVAL, EFAULT.
-fn ranges(thread: &Thread, vectors: Va, count: usize) -> Result<Vec<(Va, usize)>> {
+pub(super) fn ranges(thread: &Thread, vectors: Va, count: usize) -> Result<Vec<(Va, usize)>> {
     if count > UIO_MAXIOV as usize {
         return Err(Errno::EINVAL);
     }
@@ -177,7 +174,7 @@ fn at_or_current(file: &OpenFile, offset: i64) -> Result<Position> {
 
 /// Flags of preadv2(2) and pwritev2(2) that are not known are EOPNOTSUPP, as on Linux; what
 /// contradicts itself is EINVAL.
-fn check_flags(file: &OpenFile, flags: u32) -> Result {
+pub(super) fn check_flags(file: &OpenFile, flags: u32) -> Result {
     // Since Linux 6.9: not at the end, although the file is open for that.
     const RWF_NOAPPEND: u32 = 0x20;
     const KNOWN: u32 = RWF_HIPRI | RWF_NOWAIT | RWF_DSYNC | RWF_SYNC | RWF_APPEND | RWF_NOAPPEND;
@@ -268,6 +265,9 @@ impl Seek<'_> {
         if file.ops.shares_position() {
             return file.ops.seek(offset, whence).map(|position| position as usize);
         }
+        if file.ops.is_everywhere() {
+            return Ok(0);
+        }
         let from = |base: u64| {
             i64::try_from(base).ok().and_then(|b| b.checked_add(offset)).ok_or(Errno::EINVAL)
         };
@@ -290,10 +290,7 @@ impl Seek<'_> {
 
 /// lseek(2).
 pub fn lseek(thread: &Arc<Thread>, fd: Fd, offset: i64, whence: u32) -> Result<Seek<'_>> {
-    let file = thread.files().get(fd)?;
-    if file.flags() & O_PATH != 0 {
-        return Err(Errno::EBADF);
-    }
+    let file = thread.files().opened(fd)?;
     if whence > SEEK_HOLE {
         return Err(Errno::EINVAL);
     }

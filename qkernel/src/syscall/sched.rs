@@ -31,7 +31,7 @@ fn target(thread: &Arc<Thread>, pid: i32) -> Result<Arc<Thread>> {
 /// True if `thread` may change how `other` is scheduled: EPERM.
 fn check_owner(thread: &Thread, other: &Thread) -> Result {
     let (own, its) = (thread.creds(), other.creds());
-    if own.euid == its.euid || own.euid == its.uid || own.has_cap(CAP_SYS_NICE) {
+    if own.euid == its.euid || own.euid == its.uid || own.capable_in(&its.user, CAP_SYS_NICE) {
         Ok(())
     } else {
         Err(Errno::EPERM)
@@ -89,7 +89,7 @@ fn set_policy(thread: &Arc<Thread>, pid: i32, policy: u32, priority: i32) -> Res
     check_owner(thread, &other)?;
     let is_realtime = matches!(policy & !SCHED_RESET_ON_FORK, SCHED_FIFO | SCHED_RR);
     let allowed = thread.process.rlimit(RLIMIT_RTPRIO);
-    if is_realtime && priority as u64 > allowed && !thread.creds().has_cap(CAP_SYS_NICE) {
+    if is_realtime && priority as u64 > allowed && !thread.creds().capable(CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
     other.attrs.lock().policy = (policy, priority);
@@ -227,7 +227,11 @@ fn by_priority_target(
             table::group(pgid).iter().flat_map(|p| p.threads()).collect()
         }
         PRIO_USER => {
-            let uid = if id == 0 { thread.creds().uid } else { id };
+            let creds = thread.creds();
+            let uid = match id {
+                0 => creds.uid,
+                id => creds.user.uid_of(id).map_err(|_| Errno::ESRCH)?,
+            };
             let is_seen = |t: &Arc<Thread>| thread.number_of(t.tid()) != 0;
             table::threads().filter(|t| t.creds().uid == uid && is_seen(t)).collect()
         }
@@ -241,7 +245,7 @@ fn set_nice(thread: &Thread, other: &Thread, nice: i32) -> Result {
     let nice = nice.clamp(-20, 19);
     let old = other.attrs.lock().nice;
     let floor = 20 - i64::try_from(thread.process.rlimit(RLIMIT_NICE)).unwrap_or(40).min(40);
-    if nice < old && i64::from(nice) < floor && !thread.creds().has_cap(CAP_SYS_NICE) {
+    if nice < old && i64::from(nice) < floor && !thread.creds().capable(CAP_SYS_NICE) {
         return Err(Errno::EACCES);
     }
     other.attrs.lock().nice = nice;
@@ -282,7 +286,7 @@ pub fn ioprio_set(thread: &Arc<Thread>, which: i32, who: i32, ioprio: i32) -> Re
     }
     let other = target(thread, who).map_err(|_| Errno::ESRCH)?;
     check_owner(thread, &other)?;
-    if class == 1 && !thread.creds().has_cap(CAP_SYS_NICE) {
+    if class == 1 && !thread.creds().capable(CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
     other.attrs.lock().io_priority = ioprio as u32;

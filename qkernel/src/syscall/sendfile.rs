@@ -57,6 +57,21 @@ async fn room(
     room.map_err(|error| signal_broken(thread, file, error))
 }
 
+/// Where a caller says that a position is.
+#[derive(Clone, Copy)]
+pub(super) enum Offset {
+    /// There; null means the file's own.
+    Behind(Va),
+    /// Here; -1 means the file's own.
+    Is(i64),
+}
+
+impl Offset {
+    fn is_own(self) -> bool {
+        matches!(self, Offset::Behind(Va(0)) | Offset::Is(-1))
+    }
+}
+
 /// A file position: the file's own, or one that the program keeps.
 struct Position {
     own: Option<u64>,
@@ -76,6 +91,18 @@ impl Position {
         Ok(Position { own: Some(u64::try_from(offset).map_err(|_| Errno::EINVAL)?), va })
     }
 
+    fn of(thread: &Arc<Thread>, file: &OpenFile, offset: Offset) -> Result<Self> {
+        match offset {
+            Offset::Behind(va) => Position::read(thread, file, va),
+            Offset::Is(-1) => Ok(Position { own: None, va: Va(0) }),
+            Offset::Is(_) if !file.ops.is_seekable() => Err(Errno::ESPIPE),
+            Offset::Is(offset) => {
+                let own = u64::try_from(offset).map_err(|_| Errno::EINVAL)?;
+                Ok(Position { own: Some(own), va: Va(0) })
+            }
+        }
+    }
+
     fn get(&self, file: &OpenFile) -> u64 {
         self.own.unwrap_or_else(|| file.own_offset())
     }
@@ -88,7 +115,7 @@ impl Position {
     }
 
     fn store(&self, thread: &Arc<Thread>) -> Result {
-        match self.own {
+        match self.own.filter(|_| self.va.0 != 0) {
             Some(offset) => thread.mm().write(self.va, &offset),
             None => Ok(()),
         }
@@ -272,6 +299,11 @@ pub async fn copy_file_range(
 
 const SPLICE_FLAGS: u32 = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
 
+/// Flags that splice(2) and tee(2) have: those. EINVAL.
+pub(super) fn known_flags(flags: u32) -> Result<u32> {
+    if flags & !SPLICE_FLAGS != 0 { Err(Errno::EINVAL) } else { Ok(flags) }
+}
+
 /// splice(2).
 pub async fn splice(
     thread: &Arc<Thread>,
@@ -289,9 +321,21 @@ pub async fn splice(
         return Ok(0);
     }
     let (from, to) = files(thread, input, out)?;
+    let (in_offset, out_offset) = (Offset::Behind(in_offset), Offset::Behind(out_offset));
+    splice_files(thread, (from, in_offset), (to, out_offset), count, flags).await
+}
+
+/// splice(2) of files that are open for it.
+pub(super) async fn splice_files(
+    thread: &Arc<Thread>,
+    (from, in_offset): (Arc<OpenFile>, Offset),
+    (to, out_offset): (Arc<OpenFile>, Offset),
+    count: usize,
+    flags: u32,
+) -> Result<usize> {
     let no_wait = flags & SPLICE_F_NONBLOCK != 0;
     let (source, target) = (from.downcast::<PipeEnd>(), to.downcast::<PipeEnd>());
-    if source.is_some() && in_offset.0 != 0 || target.is_some() && out_offset.0 != 0 {
+    if source.is_some() && !in_offset.is_own() || target.is_some() && !out_offset.is_own() {
         return Err(Errno::ESPIPE);
     }
     match (source, target) {
@@ -301,7 +345,7 @@ pub async fn splice(
             if to.is_append() {
                 return Err(Errno::EINVAL);
             }
-            let mut position = Position::read(thread, &to, out_offset)?;
+            let mut position = Position::of(thread, &to, out_offset)?;
             let wanted = match target {
                 Some(target) => room(thread, (&to, target), count.min(CHUNK), no_wait).await?,
                 None => count.min(CHUNK),
@@ -316,7 +360,7 @@ pub async fn splice(
             given
         }
         (None, Some(target)) => {
-            let mut position = Position::read(thread, &from, in_offset)?;
+            let mut position = Position::of(thread, &from, in_offset)?;
             let wanted = room(thread, (&to, target), count.min(CHUNK), no_wait).await?;
             let bytes = take(thread, &from, &mut position, wanted, no_wait).await?;
             let moved = bytes.len();
@@ -341,6 +385,17 @@ pub async fn tee(
         return Err(Errno::EINVAL);
     }
     let (from, to) = files(thread, input, out)?;
+    tee_files(thread, &from, &to, count, flags).await
+}
+
+/// tee(2) of files that are open for it.
+pub(super) async fn tee_files(
+    thread: &Arc<Thread>,
+    from: &OpenFile,
+    to: &OpenFile,
+    count: usize,
+    flags: u32,
+) -> Result<usize> {
     let (Some(source), Some(target)) = (from.downcast::<PipeEnd>(), to.downcast::<PipeEnd>())
     else {
         return Err(Errno::EINVAL);
@@ -352,8 +407,8 @@ pub async fn tee(
         return Ok(0);
     }
     let no_wait = flags & SPLICE_F_NONBLOCK != 0;
-    let wanted = room(thread, (&to, target), count.min(CHUNK), no_wait).await?;
-    let bytes = ready(thread, &from, PollMask::READ, no_wait, || source.copy(wanted)).await?;
+    let wanted = room(thread, (to, target), count.min(CHUNK), no_wait).await?;
+    let bytes = ready(thread, from, PollMask::READ, no_wait, || source.copy(wanted)).await?;
     let copied = bytes.len();
     if copied > 0 {
         target.push(bytes);

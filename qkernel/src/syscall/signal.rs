@@ -188,7 +188,11 @@ pub fn check_permission(thread: &Arc<Thread>, target: &Arc<Process>, signo: u32)
         return Ok(());
     }
     let own = thread.creds();
-    if own.has_cap(CAP_KILL) || (signo == SIGCONT && target.sid() == thread.process.sid()) {
+    let is_capable = match target.first_thread() {
+        Some(its) => own.capable_in(&its.creds().user, CAP_KILL),
+        None => true,
+    };
+    if is_capable || (signo == SIGCONT && target.sid() == thread.process.sid()) {
         return Ok(());
     }
     if signal::would_be_allowed(own.euid, own.uid, target) { Ok(()) } else { Err(Errno::EPERM) }

@@ -2,8 +2,9 @@
 //! [`super::sockopt`].
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
-use linux_raw_sys::general::{CAP_NET_BIND_SERVICE, CAP_NET_RAW, O_CLOEXEC, O_NONBLOCK, O_PATH};
+use linux_raw_sys::general::{CAP_NET_BIND_SERVICE, CAP_NET_RAW, O_CLOEXEC, O_NONBLOCK};
 use linux_raw_sys::net::{
     AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, IPPROTO_ICMPV6, SOCK_DGRAM, SOCK_RAW, SOCK_SEQPACKET,
     SOCK_STREAM,
@@ -28,10 +29,7 @@ const PROTOCOLS: u32 = 263;
 
 /// The file of `fd`, which is a socket: EBADF, ENOTSOCK. Hand it to [`of`].
 pub(super) fn file(thread: &Thread, fd: Fd) -> Result<Arc<OpenFile>> {
-    let file = thread.files().get(fd)?;
-    if file.flags() & O_PATH != 0 {
-        return Err(Errno::EBADF);
-    }
+    let file = thread.files().opened(fd)?;
     of(&file)?;
     Ok(file)
 }
@@ -84,6 +82,17 @@ fn may_ping(thread: &Thread) -> bool {
 
 /// socket(2).
 pub fn socket(thread: &Arc<Thread>, domain: u32, kind: u32, protocol: u32) -> Result<usize> {
+    let file = socket_file(thread, domain, kind, protocol)?;
+    install::one(thread, file, kind & O_CLOEXEC != 0)
+}
+
+/// The new file of socket(2).
+pub(super) fn socket_file(
+    thread: &Arc<Thread>,
+    domain: u32,
+    kind: u32,
+    protocol: u32,
+) -> Result<Arc<OpenFile>> {
     let (kind, flags) = split_kind(kind)?;
     let family = if domain == AF_UNIX {
         Family::Unix(UnixSocket::new(unix_kind(kind, protocol)?))
@@ -92,7 +101,7 @@ pub fn socket(thread: &Arc<Thread>, domain: u32, kind: u32, protocol: u32) -> Re
         if is_internet && protocol >= PROTOCOLS {
             return Err(Errno::EINVAL);
         }
-        if kind == SOCK_RAW && is_internet && !thread.creds().has_cap(CAP_NET_RAW) {
+        if kind == SOCK_RAW && is_internet && !thread.creds().capable(CAP_NET_RAW) {
             return Err(Errno::EPERM);
         }
         if kind == SOCK_DGRAM
@@ -108,7 +117,7 @@ pub fn socket(thread: &Arc<Thread>, domain: u32, kind: u32, protocol: u32) -> Re
             _ => HostSocket::new(domain, kind, protocol)?,
         })
     };
-    install::one(thread, Socket::file(family, flags), flags & O_CLOEXEC != 0)
+    Ok(Socket::file(family, flags))
 }
 
 /// socketpair(2).
@@ -143,7 +152,7 @@ pub fn bind(thread: &Arc<Thread>, fd: Fd, addr: Va, length: u32) -> Result<usize
             let first_unprivileged = sys::number("net/ipv4/ip_unprivileged_port_start", 1024);
             if port != 0
                 && u64::from(port) < first_unprivileged
-                && !thread.creds().has_cap(CAP_NET_BIND_SERVICE)
+                && !thread.creds().capable(CAP_NET_BIND_SERVICE)
             {
                 return Err(Errno::EACCES);
             }
@@ -180,40 +189,70 @@ pub async fn accept4(
         return Err(Errno::EINVAL);
     }
     let file = file(thread, fd)?;
-    let socket = of(&file)?;
-    let side = socket.side();
-    let attempt = || match &side {
-        Side::Host(host) => host.accept(addr.0 != 0).map(|(new, from)| (Family::Host(new), from)),
-        Side::Here(unix) => unix.accept().map(|new| {
-            let from = new.name(true).unwrap_or_default();
-            (Family::Unix(new), from)
-        }),
-    };
-    let (family, from) = if file.is_nonblocking() {
-        attempt()?
-    } else {
-        let deadline = socket.deadline(Direction::Receive);
-        let result = block_on(thread, &[socket.events()], PollMask::READ, deadline, attempt).await;
-        after_wait(result, deadline, Errno::EAGAIN)?
-    };
-    let new = install::fd(thread, Socket::file(family, flags), flags & O_CLOEXEC != 0)?;
-    if let Err(error) = address::write(thread, addr, length, &from) {
+    let (family, from) = accepted(thread, &file, addr.0 != 0, !file.is_nonblocking()).await?;
+    give_accepted(thread, Socket::file(family, flags), flags, (addr, length), &from)
+}
+
+/// Gives an accepted socket a descriptor, and stores where it came from.
+pub(super) fn give_accepted(
+    thread: &Arc<Thread>,
+    file: Arc<OpenFile>,
+    flags: u32,
+    (addr, length): (Va, Va),
+    from: &[u8],
+) -> Result<usize> {
+    let new = install::fd(thread, file, flags & O_CLOEXEC != 0)?;
+    if let Err(error) = address::write(thread, addr, length, from) {
         drop(thread.files().remove(new));
         return Err(error);
     }
     Ok(new as usize)
 }
 
+/// The next connection, and where it came from if that is wanted; waited for if `waits`.
+pub(super) async fn accepted(
+    thread: &Arc<Thread>,
+    file: &OpenFile,
+    wants_address: bool,
+    waits: bool,
+) -> Result<(Family, Vec<u8>)> {
+    let socket = of(file)?;
+    let side = socket.side();
+    let attempt = || match &side {
+        Side::Host(host) => host.accept(wants_address).map(|(new, from)| (Family::Host(new), from)),
+        Side::Here(unix) => unix.accept().map(|new| {
+            let from = new.name(true).unwrap_or_default();
+            (Family::Unix(new), from)
+        }),
+    };
+    if !waits {
+        return attempt();
+    }
+    let deadline = socket.deadline(Direction::Receive);
+    let result = block_on(thread, &[socket.events()], PollMask::READ, deadline, attempt).await;
+    after_wait(result, deadline, Errno::EAGAIN)
+}
+
 /// connect(2).
 pub async fn connect(thread: &Arc<Thread>, fd: Fd, addr: Va, length: u32) -> Result<usize> {
     let file = file(thread, fd)?;
-    let socket = of(&file)?;
     let to = address::read(thread, addr, length)?;
+    connect_to(thread, &file, &to, !file.is_nonblocking()).await
+}
+
+/// connect(2) of a socket to an address; waited for if `waits`.
+pub(super) async fn connect_to(
+    thread: &Arc<Thread>,
+    file: &OpenFile,
+    to: &[u8],
+    waits: bool,
+) -> Result<usize> {
+    let socket = of(file)?;
     let deadline = socket.deadline(Direction::Send);
     match &socket.family {
-        Family::Host(host) if file.is_nonblocking() => host.connect(&to)?,
+        Family::Host(host) if !waits => host.connect(to)?,
         Family::Host(host) => {
-            let attempt = || match host.connect(&to) {
+            let attempt = || match host.connect(to) {
                 Err(Errno::EINPROGRESS | Errno::EALREADY) => Err(Errno::EAGAIN),
                 result => result,
             };
@@ -222,15 +261,15 @@ pub async fn connect(thread: &Arc<Thread>, fd: Fd, addr: Va, length: u32) -> Res
             after_wait(result, deadline, Errno::EINPROGRESS)?;
         }
         Family::Unix(unix) if unix.outside().is_some() => return Err(Errno::EISCONN),
-        Family::Unix(unix) if is_nowhere(unix, thread, &to) => {
-            connect_outside(thread, &file, unix, &to, deadline).await?;
+        Family::Unix(unix) if is_nowhere(unix, thread, to) => {
+            connect_outside(thread, waits, unix, to, deadline).await?;
         }
-        Family::Unix(unix) if file.is_nonblocking() => {
-            let listener = unix.resolve(thread, &to)?;
+        Family::Unix(unix) if !waits => {
+            let listener = unix.resolve(thread, to)?;
             unix.connect(listener.as_ref(), Credentials::of(thread))?;
         }
         Family::Unix(unix) => {
-            let listener = unix.resolve(thread, &to)?;
+            let listener = unix.resolve(thread, to)?;
             let queue = listener.as_ref().map_or(socket.events(), |l| l.senders());
             let attempt = || unix.connect(listener.as_ref(), Credentials::of(thread));
             let result = block_on(thread, &[queue], PollMask::WRITE, deadline, attempt).await;
@@ -247,7 +286,7 @@ fn is_nowhere(unix: &UnixSocket, thread: &Arc<Thread>, to: &[u8]) -> bool {
 
 async fn connect_outside(
     thread: &Arc<Thread>,
-    file: &OpenFile,
+    waits: bool,
     unix: &UnixSocket,
     to: &[u8],
     deadline: Option<u64>,
@@ -257,7 +296,7 @@ async fn connect_outside(
     let mut attempt = || unix.connect_outside(thread, to);
     loop {
         match attempt() {
-            Err(Errno::EAGAIN) if !file.is_nonblocking() => {}
+            Err(Errno::EAGAIN) if waits => {}
             result => return result,
         }
         let next = time::deadline_after(AGAIN_NS);
@@ -272,11 +311,15 @@ async fn connect_outside(
 
 /// shutdown(2).
 pub fn shutdown(thread: &Arc<Thread>, fd: Fd, how: u32) -> Result<usize> {
-    let file = file(thread, fd)?;
+    shut_down(&*file(thread, fd)?, how)
+}
+
+/// shutdown(2) of a socket.
+pub(super) fn shut_down(file: &OpenFile, how: u32) -> Result<usize> {
     if how > 2 {
         return Err(Errno::EINVAL);
     }
-    match of(&file)?.side() {
+    match of(file)?.side() {
         Side::Host(host) => host.shutdown(how)?,
         Side::Here(unix) => unix.shutdown(how)?,
     }

@@ -93,7 +93,7 @@ pub fn setsockopt(
     match socket.side() {
         Side::Here(unix) => unix.set_option(thread, level, option, &bytes)?,
         Side::Host(host) => {
-            let caps = thread.creds().cap_effective;
+            let caps = thread.creds().host_caps();
             sockopt::check_set(level as i32, option as i32, &bytes, caps).map_err(refused)?;
             let is_tied =
                 || host.option(SOL_SOCKET, SO_BINDTOIFINDEX as u32, 4).map(|index| index != [0; 4]);

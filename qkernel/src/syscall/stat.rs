@@ -1,18 +1,19 @@
-//! stat(2), statx(2), access(2), statfs(2), readlink(2).
+//! stat(2), statx(2), access(2), statfs(2), ustat(2), readlink(2).
 
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
     AT_EACCESS, AT_EMPTY_PATH, AT_FDCWD, AT_NO_AUTOMOUNT, AT_STATX_DONT_SYNC, AT_STATX_FORCE_SYNC,
-    AT_SYMLINK_NOFOLLOW,
+    AT_SYMLINK_NOFOLLOW, STATX_MNT_ID_UNIQUE,
 };
 use qlib::Va;
 
 use super::open::{path_at, path_or_null};
+use crate::abi::abi_struct;
 use crate::errno::{Errno, Result};
-use crate::fs::attr::{Attributes, StatFs};
+use crate::fs::attr::{Attributes, MountNumber, StatFs, device_to_user};
 use crate::fs::inode::Link;
-use crate::fs::mount::ST_VALID;
+use crate::fs::mount::{self, Mount, ST_VALID};
 use crate::fs::open::{walk, walk_as, walk_flags};
 use crate::fs::walk::WalkFlags;
 use crate::fs::{self, Fd, perm};
@@ -24,18 +25,25 @@ fn attributes_at(
     dirfd: Fd,
     path: &[u8],
     at_flags: u32,
-) -> Result<(Attributes, u64)> {
+) -> Result<(Attributes, u32)> {
     if path.is_empty() && at_flags & AT_EMPTY_PATH != 0 && dirfd != AT_FDCWD {
         let file = thread.files().get(dirfd)?;
-        let mount = file.path.as_ref().map_or(0, |p| u64::from(p.mount.id));
+        let mount = file.path.as_ref().map_or(0, |p| p.mount.id);
         return Ok((file.attributes()?, mount));
     }
     let place = fs::lookup(thread, dirfd, path, at_flags)?;
-    Ok((place.attributes()?, u64::from(place.mount.id)))
+    Ok((place.attributes()?, place.mount.id))
+}
+
+/// As `thread` sees them: with the ids of its user namespace.
+fn shown(thread: &Thread, attributes: &Attributes) -> Attributes {
+    let creds = thread.creds();
+    let (uid, gid) = (creds.uid_shown(attributes.uid), creds.gid_shown(attributes.gid));
+    Attributes { uid, gid, ..*attributes }
 }
 
 fn put_stat(thread: &Arc<Thread>, attributes: &Attributes, out: Va) -> Result<usize> {
-    thread.mm().write(out, &attributes.to_stat())?;
+    thread.mm().write(out, &shown(thread, attributes).to_stat())?;
     Ok(0)
 }
 
@@ -85,7 +93,11 @@ pub fn statx(
     }
     let path = path_or_null(thread, path, flags & AT_EMPTY_PATH != 0)?;
     let (attributes, mount) = attributes_at(thread, dirfd, &path, flags)?;
-    thread.mm().write(out, &attributes.to_statx(mount))?;
+    let number = match mask & STATX_MNT_ID_UNIQUE {
+        0 => MountNumber::Plain(u64::from(mount)),
+        _ => MountNumber::Unique(mount::unique_id(mount)),
+    };
+    thread.mm().write(out, &shown(thread, &attributes).to_statx(number))?;
     Ok(0)
 }
 
@@ -113,7 +125,7 @@ pub fn faccessat2(
     let mut creds = (*thread.creds()).clone();
     if flags & AT_EACCESS == 0 {
         (creds.fsuid, creds.fsgid) = (creds.uid, creds.gid);
-        if creds.uid != 0 {
+        if !creds.user.is_root(creds.uid) {
             creds.cap_effective = 0;
         } else {
             creds.cap_effective = creds.cap_permitted;
@@ -169,6 +181,25 @@ pub fn readlinkat(
     Ok(len)
 }
 
+abi_struct! {
+    /// struct ustat, with the room at its end.
+    pub struct UStat { pub tfree: i32, pub pad: u32, pub tinode: u64, pub names: [u8; 16], }
+}
+
+/// ustat(2): of the file system with this device number, as 32 bits.
+pub fn ustat(thread: &Arc<Thread>, dev: u32, out: Va) -> Result<usize> {
+    let namespace = thread.namespaces().mnt.number;
+    let has_number = |mount: &Arc<Mount>| {
+        let number = mount.fs.root().attributes().map(|root| device_to_user(root.dev));
+        mount.namespace() == namespace && number == Ok(u64::from(dev))
+    };
+    let found = mount::all().find(has_number).ok_or(Errno::EINVAL)?;
+    let free = found.fs.statfs()?;
+    let out_of = UStat { tfree: free.bfree as i32, tinode: free.ffree, ..UStat::default() };
+    thread.mm().write(out, &out_of)?;
+    Ok(0)
+}
+
 fn put_statfs(thread: &Arc<Thread>, mut answer: StatFs, flags: u32, out: Va) -> Result<usize> {
     answer.flags = i64::from(flags);
     thread.mm().write(out, &answer)?;
@@ -187,18 +218,4 @@ pub fn fstatfs(thread: &Arc<Thread>, fd: Fd, out: Va) -> Result<usize> {
     let file = thread.files().get(fd)?;
     let flags = file.path.as_ref().map_or(ST_VALID, |p| p.mount.st_flags());
     put_statfs(thread, file.ops.statfs(&file)?, flags, out)
-}
-
-/// name_to_handle_at(2): no file system here gives out handles.
-pub fn name_to_handle_at(
-    thread: &Arc<Thread>,
-    dirfd: Fd,
-    path: Va,
-    _handle: Va,
-    _mount_id: Va,
-    flags: u32,
-) -> Result<usize> {
-    let path = path_at(thread, path)?;
-    fs::lookup(thread, dirfd, &path, flags & AT_EMPTY_PATH)?;
-    Err(Errno::EOPNOTSUPP)
 }

@@ -2,19 +2,22 @@
 
 use alloc::sync::Arc;
 
-use linux_raw_sys::general::O_PATH;
-
 use crate::errno::{Errno, Result};
 use crate::fs::disk::finished;
-use crate::fs::{self, Fd};
+use crate::fs::{self, Fd, OpenFile};
 use crate::task::Thread;
 
 async fn sync_file(thread: &Arc<Thread>, fd: Fd, data_only: bool) -> Result<usize> {
-    let file = thread.files().get(fd)?;
-    if file.flags() & O_PATH != 0 {
-        return Err(Errno::EBADF);
-    }
-    finished(thread, file.ops.sync(&file, data_only)?).await?;
+    sync_open(thread, &*thread.files().opened(fd)?, data_only).await
+}
+
+/// fsync(2), or fdatasync(2), of an open file.
+pub(super) async fn sync_open(
+    thread: &Arc<Thread>,
+    file: &OpenFile,
+    data_only: bool,
+) -> Result<usize> {
+    finished(thread, file.ops.sync(file, data_only)?).await?;
     Ok(0)
 }
 
@@ -42,15 +45,13 @@ pub async fn sync(thread: &Arc<Thread>) -> Result<usize> {
 
 /// syncfs(2).
 pub async fn syncfs(thread: &Arc<Thread>, fd: Fd) -> Result<usize> {
-    let file = thread.files().get(fd)?;
-    if file.flags() & O_PATH != 0 {
-        return Err(Errno::EBADF);
-    }
+    let file = thread.files().opened(fd)?;
     finished(thread, file.ops.sync_fs(&file)?).await?;
     Ok(0)
 }
 
-/// sync_file_range(2): as fdatasync(2), which does at least that much.
+/// sync_file_range(2): as fdatasync(2), which does at least that much; without flags it only looks
+/// at its arguments.
 pub async fn sync_file_range(
     thread: &Arc<Thread>,
     fd: Fd,
@@ -58,12 +59,21 @@ pub async fn sync_file_range(
     len: i64,
     flags: u32,
 ) -> Result<usize> {
-    if offset < 0 || len < 0 || flags & !7 != 0 {
+    sync_range(thread, &*thread.files().opened(fd)?, (offset, len), flags).await
+}
+
+/// The same of an open file.
+pub(super) async fn sync_range(
+    thread: &Arc<Thread>,
+    file: &OpenFile,
+    (offset, len): (i64, i64),
+    flags: u32,
+) -> Result<usize> {
+    if offset < 0 || len < 0 || offset.checked_add(len).is_none() || flags & !7 != 0 {
         return Err(Errno::EINVAL);
     }
-    let file = thread.files().get(fd)?;
     if !file.ops.is_seekable() {
         return Err(Errno::ESPIPE);
     }
-    sync_file(thread, fd, true).await
+    if flags == 0 { Ok(0) } else { sync_open(thread, file, true).await }
 }

@@ -34,7 +34,8 @@ pub fn uname(thread: &Arc<Thread>, buf: Va) -> Result<usize> {
 }
 
 fn read_name(thread: &Thread, name: Va, len: i32) -> Result<String> {
-    if !thread.creds().has_cap(CAP_SYS_ADMIN) {
+    let uts = thread.namespaces().uts.clone();
+    if !thread.creds().capable_in(&uts.user, CAP_SYS_ADMIN) {
         return Err(Errno::EPERM);
     }
     let len = usize::try_from(len).ok().filter(|l| *l <= NAME_BYTES).ok_or(Errno::EINVAL)?;

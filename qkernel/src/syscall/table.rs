@@ -195,7 +195,7 @@ table! {
     54 setsockopt => plain sockopt::setsockopt (fd, level, option, value, length);
     55 getsockopt => plain sockopt::getsockopt (fd, level, option, value, length);
     56 clone => r#async clone::clone (flags, stack, parent_tid, child_tid, tls)
-        is [NEVER_FAST] but "user, network, cgroup and time namespaces (EPERM)";
+        is [NEVER_FAST] but "network, cgroup and time namespaces (EPERM)";
     57 fork => r#async clone::fork () is [NEVER_FAST];
     58 vfork => r#async clone::vfork () is [NEVER_FAST];
     59 execve => r#async exec::execve (pathname, argv, envp) is [NEVER_FAST];
@@ -240,7 +240,7 @@ table! {
     98 getrusage => plain sysinfo::getrusage (who, usage);
     99 sysinfo => plain sysinfo::sysinfo (info);
     100 times => plain sysinfo::times (buf);
-    101 ptrace => plain misc::refuse () but "every request is refused (EPERM)";
+    101 ptrace => r#async ptrace::ptrace (request, pid, addr, data) but "no debug registers, PTRACE_SYSEMU, PTRACE_SINGLEBLOCK, PTRACE_PEEKSIGINFO and PTRACE_O_TRACESECCOMP";
     102 getuid => plain creds::getuid ();
     103 syslog => plain misc::syslog (r#type, bufp, len);
     104 getgid => plain creds::getgid ();
@@ -275,10 +275,10 @@ table! {
     133 mknod => plain link::mknod (path, mode, dev);
     134 uselib => none ();
     135 personality => plain misc::personality (persona);
-    136 ustat => none ();
+    136 ustat => plain stat::ustat (dev, ubuf);
     137 statfs => plain stat::statfs (path, buf);
     138 fstatfs => plain stat::fstatfs (fd, buf);
-    139 sysfs => none ();
+    139 sysfs => plain mount::sysfs (option, arg1, arg2);
     140 getpriority => plain sched::getpriority (which, who);
     141 setpriority => plain sched::setpriority (which, who, prio);
     142 sched_setparam => plain sched::sched_setparam (pid, param);
@@ -298,7 +298,7 @@ table! {
     156 _sysctl => none ();
     157 prctl => plain prctl::prctl (option, arg2, arg3, arg4, arg5);
     158 arch_prctl => r#async prctl::arch_prctl (code, addr) is [NEVER_FAST];
-    159 adjtimex => none ();
+    159 adjtimex => plain adjtime::adjtimex (buf) but "no adjustment (EPERM); the clock counts as not synchronized";
     160 setrlimit => plain rlimit::setrlimit (resource, rlim);
     161 chroot => plain dir::chroot (path);
     162 sync => r#async sync::sync ();
@@ -308,7 +308,7 @@ table! {
     166 umount2 => plain mount::umount2 (target, flags);
     167 swapon => none ();
     168 swapoff => none ();
-    169 reboot => none ();
+    169 reboot => plain exit::reboot (magic, magic2, op) is [GIVES_MEMORY_BACK] but "keys (EINVAL)";
     170 sethostname => plain sysinfo::sethostname (name, len);
     171 setdomainname => plain sysinfo::setdomainname (name, len);
     172 iopl => none ();
@@ -389,9 +389,13 @@ table! {
     245 mq_getsetattr => plain mqueue::mq_getsetattr (mqdes, newattr, oldattr);
     246 kexec_load => none ();
     247 waitid => r#async wait::waitid (idtype, id, infop, options, rusage);
-    248 add_key => none ();
-    249 request_key => none ();
-    250 keyctl => none ();
+    248 add_key => plain keys::add_key (r#type, description, payload, plen, keyring)
+        but "types keyring, user and logon (others ENODEV)";
+    249 request_key => plain keys::request_key (r#type, description, callout_info, dest_keyring)
+        but "nothing makes a key that is missing (ENOKEY)";
+    250 keyctl => plain keyctl::keyctl (operation, arg2, arg3, arg4, arg5)
+        but "what makes keys that are missing, persistent and restricted keyrings, public keys and \
+        other operations (EOPNOTSUPP)";
     251 ioprio_set => plain sched::ioprio_set (which, who, ioprio);
     252 ioprio_get => plain sched::ioprio_get (which, who);
     253 inotify_init => plain inotify::inotify_init ();
@@ -413,7 +417,7 @@ table! {
     269 faccessat => plain stat::faccessat (dirfd, path, mode);
     270 pselect6 => r#async poll::pselect6 (count, read, write, exceptional, timeout, sigmask);
     271 ppoll => r#async poll::ppoll (fds, count, timeout, sigmask, size);
-    272 unshare => plain namespace::unshare (flags) but "user, network, cgroup and time namespaces (EPERM)";
+    272 unshare => plain namespace::unshare (flags) but "network, cgroup and time namespaces (EPERM)";
     273 set_robust_list => plain futex::set_robust_list (head, length);
     274 get_robust_list => plain futex::get_robust_list (tid, head, length);
     275 splice => r#async sendfile::splice (fd_in, off_in, fd_out, off_out, size, flags);
@@ -444,9 +448,9 @@ table! {
     300 fanotify_init => none ();
     301 fanotify_mark => none ();
     302 prlimit64 => plain rlimit::prlimit64 (pid, resource, new_limit, old_limit);
-    303 name_to_handle_at => plain stat::name_to_handle_at (dirfd, path, handle, mount_id, flags);
-    304 open_by_handle_at => none ();
-    305 clock_adjtime => none ();
+    303 name_to_handle_at => plain handle::name_to_handle_at (dirfd, path, handle, mount_id, flags) but "handles outside of a tmpfs (EOPNOTSUPP)";
+    304 open_by_handle_at => r#async handle::open_by_handle_at (mount_fd, handle, flags) but "files without a name (ESTALE)";
+    305 clock_adjtime => plain adjtime::clock_adjtime (clock, buf) but "no adjustment (EPERM)";
     306 syncfs => r#async sync::syncfs (fd);
     307 sendmmsg => r#async message::sendmmsg (fd, messages, count, flags);
     308 setns => plain namespace::setns (fd, nstype);
@@ -486,31 +490,42 @@ table! {
         `process`";
     335 uretprobe => none ();
     424 pidfd_send_signal => plain wait::pidfd_send_signal (pidfd, sig, info, flags);
-    425 io_uring_setup => none ();
-    426 io_uring_enter => none ();
-    427 io_uring_register => none ();
-    428 open_tree => none ();
-    429 move_mount => none ();
-    430 fsopen => none ();
-    431 fsconfig => none ();
-    432 fsmount => none ();
-    433 fspick => none ();
+    425 io_uring_setup => plain uring::io_uring_setup (entries, params)
+        but "IORING_SETUP_SQPOLL (EPERM); IOPOLL, SQ_AFF, ATTACH_WQ, SQE128, CQE32 (EINVAL)";
+    426 io_uring_enter => r#async uring::io_uring_enter (fd, to_submit, min_complete, flags, arg, size)
+        but "IORING_ENTER_REGISTERED_RING and what came after Linux 6.1 (EINVAL); operations: extended \
+            attributes, URING_CMD, SEND_ZC, SENDMSG_ZC, commands of MSG_RING but a message (EINVAL); \
+            paths and messages of a linked request are read when its turn comes; no SIGPIPE";
+    427 io_uring_register => plain uring::io_uring_register (fd, op, arg, count)
+        but "restrictions, tags, BUFFERS2, BUFFERS_UPDATE, workers, ring descriptors, PBUF_RING, \
+            SYNC_CANCEL, FILE_ALLOC_RANGE (EINVAL); registered buffers are not pinned: unmapped, they \
+            are EFAULT";
+    428 open_tree => plain mount_tree::open_tree (dirfd, path, flags);
+    429 move_mount => plain mount_tree::move_mount
+        (from_dirfd, from_path, to_dirfd, to_path, flags) but "MOVE_MOUNT_BENEATH (EINVAL)";
+    430 fsopen => plain fscontext::fsopen (fsname, flags);
+    431 fsconfig => plain fscontext::fsconfig (fd, cmd, key, value, aux);
+    432 fsmount => plain fscontext::fsmount (fsfd, flags, attr_flags);
+    433 fspick => plain fscontext::fspick (dirfd, path, flags);
     434 pidfd_open => plain wait::pidfd_open (pid, flags);
-    435 clone3 => r#async clone::clone3 (cl_args, size) is [NEVER_FAST] but "user, network, cgroup and time namespaces (EPERM)";
+    435 clone3 => r#async clone::clone3 (cl_args, size) is [NEVER_FAST] but "network, cgroup and time namespaces (EPERM)";
     436 close_range => plain open::close_range (first, last, flags) is [GIVES_MEMORY_BACK];
     437 openat2 => r#async open::openat2 (dirfd, path, how, size);
     438 pidfd_getfd => plain wait::pidfd_getfd (pidfd, targetfd, flags);
     439 faccessat2 => plain stat::faccessat2 (dirfd, path, mode, flags);
-    440 process_madvise => none ();
+    440 process_madvise => plain process_vm::process_madvise (pidfd, iovec, vlen, advice, flags)
+        but "MADV_COLLAPSE (EINVAL); hints have no effect";
     441 epoll_pwait2 => r#async epoll::epoll_pwait2
         (epfd, events, maxevents, timeout, sigmask, size);
-    442 mount_setattr => none ();
+    442 mount_setattr => plain mount_tree::mount_setattr (dirfd, path, flags, attr, size)
+        but "MOUNT_ATTR_IDMAP (EINVAL)";
     443 quotactl_fd => none ();
-    444 landlock_create_ruleset => none ();
-    445 landlock_add_rule => none ();
-    446 landlock_restrict_self => none ();
+    444 landlock_create_ruleset => plain landlock::landlock_create_ruleset (attr, size, flags);
+    445 landlock_add_rule => plain landlock::landlock_add_rule
+        (ruleset_fd, rule_type, rule_attr, flags);
+    446 landlock_restrict_self => plain landlock::landlock_restrict_self (ruleset_fd, flags);
     447 memfd_secret => none ();
-    448 process_mrelease => none ();
+    448 process_mrelease => r#async process_vm::process_mrelease (pidfd, flags) is [GIVES_MEMORY_BACK];
     449 futex_waitv => r#async futex::futex_waitv (waiters, count, flags, timeout, clock);
     450 set_mempolicy_home_node => plain mempolicy::set_mempolicy_home_node
         (start, len, home_node, flags);
@@ -519,17 +534,18 @@ table! {
     453 map_shadow_stack => none ();
     454 futex_wake => plain futex::futex_wake (uaddr, mask, nr, flags);
     455 futex_wait => r#async futex::futex_wait (uaddr, val, mask, flags, timeout, clockid);
-    456 futex_requeue => none ();
-    457 statmount => none ();
-    458 listmount => none ();
-    459 lsm_get_self_attr => none ();
-    460 lsm_set_self_attr => none ();
-    461 lsm_list_modules => none ();
-    462 mseal => none ();
-    463 setxattrat => none ();
-    464 getxattrat => none ();
-    465 listxattrat => none ();
-    466 removexattrat => none ();
+    456 futex_requeue => plain futex::futex_requeue (waiters, flags, nr_wake, nr_requeue);
+    457 statmount => plain statmount::statmount (req, buf, bufsize, flags)
+        but "subtypes, arrays of options, ids (not in the mask); other namespaces (ENOENT)";
+    458 listmount => plain statmount::listmount (req, ids, count, flags) but "other namespaces (ENOENT)";
+    459 lsm_get_self_attr => plain lsm::lsm_get_self_attr (attr, ctx, size, flags);
+    460 lsm_set_self_attr => plain lsm::lsm_set_self_attr (attr, ctx, size, flags);
+    461 lsm_list_modules => plain lsm::lsm_list_modules (ids, size, flags);
+    462 mseal => plain memory::mseal (addr, len, flags);
+    463 setxattrat => plain xattr::setxattrat (dirfd, path, at_flags, name, args, size);
+    464 getxattrat => plain xattr::getxattrat (dirfd, path, at_flags, name, args, size);
+    465 listxattrat => plain xattr::listxattrat (dirfd, path, at_flags, list, size);
+    466 removexattrat => plain xattr::removexattrat (dirfd, path, at_flags, name);
     467 open_tree_attr => none ();
     468 file_getattr => none ();
     469 file_setattr => none ();

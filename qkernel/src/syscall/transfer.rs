@@ -19,7 +19,7 @@ use crate::task::signal::{self, SigInfo};
 use crate::task::{Thread, oom};
 use crate::time;
 use crate::time::breath::{Breath, PIECE_BYTES};
-use crate::wait::{PollMask, Sleeper, block_on};
+use crate::wait::{PollMask, Sleeper, WaitQueue, block_on};
 
 /// Where a transfer happens.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -137,6 +137,36 @@ async fn when_open<T>(
     let Some(queue) = ops.queue().filter(|_| !no_wait && !file.is_nonblocking()) else {
         return attempt();
     };
+    waited(thread, file, queue, mask, attempt).await
+}
+
+/// As [`when_ready`], whatever the file's flags say.
+pub(super) async fn whenever_ready<T>(
+    thread: &Arc<Thread>,
+    file: &Arc<OpenFile>,
+    mask: PollMask,
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    loop {
+        let result = match file.ops.queue() {
+            Some(queue) => waited(thread, file, queue, mask, &mut attempt).await,
+            None => attempt(),
+        };
+        match result {
+            Err(Errno::ERESTARTNOMEM) if oom::copy_may_go_on(thread).await => {}
+            result => return result,
+        }
+    }
+}
+
+async fn waited<T>(
+    thread: &Arc<Thread>,
+    file: &Arc<OpenFile>,
+    queue: &WaitQueue,
+    mask: PollMask,
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let ops: &dyn FileOps = &*file.ops;
     let deadline = match ops.wait_limit_ns(mask.contains(PollMask::OUT)) {
         0 => None,
         limit => Some(time::deadline_after(limit)),
@@ -220,7 +250,8 @@ impl Read<'_> {
     pub async fn complete(self) -> Result<usize> {
         let Transfer { thread, file, mut buffer, position, no_wait, .. } = self.0;
         if has_low_water(&file) {
-            let received = message::receive(thread, &file, &mut buffer, 0, false, 0).await;
+            let how = (&*file, !file.is_nonblocking());
+            let received = message::receive(thread, how, &mut buffer, 0, false, 0).await;
             return received.map(|got| got.bytes);
         }
         let _moving = position.hold(thread, &file).await?;
@@ -236,12 +267,16 @@ impl Read<'_> {
 }
 
 /// One attempt, which does not wait: EAGAIN. Nothing but the buffer moves.
-fn read_once(file: &OpenFile, buffer: &mut IoBuffer<'_>, position: Position) -> Result<Cached> {
+pub(super) fn read_once(
+    file: &OpenFile,
+    buffer: &mut IoBuffer<'_>,
+    position: Position,
+) -> Result<Cached> {
     file.ops.read_cached(file, buffer, position.offset(file))
 }
 
 /// So much was read, which is given back.
-fn has_read(file: &OpenFile, position: Position, bytes: usize) -> usize {
+pub(super) fn has_read(file: &OpenFile, position: Position, bytes: usize) -> usize {
     if position == Position::Current {
         file.advance(bytes);
     }
@@ -297,7 +332,7 @@ pub(super) async fn read_file(
 }
 
 /// A write under way.
-struct Writing {
+pub(super) struct Writing {
     position: Position,
     /// Where it goes to in a file with positions.
     offset: u64,
@@ -306,7 +341,7 @@ struct Writing {
 }
 
 impl Writing {
-    fn begin(
+    pub(super) fn begin(
         thread: &Arc<Thread>,
         file: &OpenFile,
         buffer: &mut IoBuffer<'_>,
@@ -335,7 +370,7 @@ impl Writing {
     /// Writes what there is room for. To a stream that is all, so that EAGAIN says that there is no
     /// more: who is outside tells of room only after there was none. But others have their turn
     /// after [`PIECE_BYTES`].
-    fn attempt(&self, file: &OpenFile, buffer: &mut IoBuffer<'_>) -> Result<usize> {
+    pub(super) fn attempt(&self, file: &OpenFile, buffer: &mut IoBuffer<'_>) -> Result<usize> {
         let most = buffer.done() + PIECE_BYTES;
         loop {
             match file.ops.write(file, buffer, self.offset)? {
@@ -347,7 +382,7 @@ impl Writing {
         }
     }
 
-    fn finish(
+    pub(super) fn finish(
         &self,
         thread: &Arc<Thread>,
         file: &OpenFile,

@@ -13,10 +13,10 @@ use super::signal::{check_permission, read_info};
 use super::sysinfo::RUsage;
 use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
-use crate::fs::{Fd, OpenFile};
+use crate::fs::{Fd, OpenFile, synth};
 use crate::task::signal::{SIGNALS, SigInfo, send_by};
 use crate::task::wait::{KNOWN_OPTIONS, Who, wait_for};
-use crate::task::{Thread, access, pidfd};
+use crate::task::{Process, Thread, access, pidfd};
 
 /// The pid of what the thread calls `number`: a child, or a group, or ECHILD.
 fn known(thread: &Thread, number: u32) -> Result<u32> {
@@ -95,7 +95,8 @@ pub async fn waitid(
         let info = match news {
             Some(news) => {
                 let (code, status) = news.event.code_and_status();
-                SigInfo::child(SIGCHLD, code, news.pid, news.uid, status, 0, 0)
+                let uid = thread.creds().uid_shown(news.uid);
+                SigInfo::child(SIGCHLD, code, news.pid, uid, status, 0, 0)
             }
             None => SigInfo::child(0, 0, 0, 0, 0, 0, 0),
         };
@@ -121,6 +122,12 @@ pub fn pidfd_open(thread: &Arc<Thread>, pid: i32, flags: u32) -> Result<usize> {
     Ok(fd as usize)
 }
 
+/// The process that descriptor `fd` names: one of pidfd_open(2), or its directory in /proc.
+fn addressed(thread: &Thread, fd: Fd) -> Result<Arc<Process>> {
+    let file = thread.files().get(fd)?;
+    synth::process_of(&file).unwrap_or_else(|| pidfd::process_of(thread, fd))
+}
+
 /// pidfd_send_signal(2).
 pub fn pidfd_send_signal(
     thread: &Arc<Thread>,
@@ -132,7 +139,7 @@ pub fn pidfd_send_signal(
     if flags != 0 || sig > SIGNALS {
         return Err(Errno::EINVAL);
     }
-    let process = pidfd::process_of(thread, pidfd)?;
+    let process = addressed(thread, pidfd)?;
     if process.is_zombie() {
         return Err(Errno::ESRCH);
     }

@@ -4,27 +4,42 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
-    AT_FDCWD, AT_SYMLINK_NOFOLLOW, CAP_SETFCAP, CAP_SYS_ADMIN, IN_ATTRIB, O_PATH, S_ISVTX,
+    AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, CAP_SETFCAP, CAP_SYS_ADMIN, IN_ATTRIB, S_ISVTX,
     XATTR_CREATE, XATTR_LIST_MAX, XATTR_NAME_MAX, XATTR_REPLACE, XATTR_SIZE_MAX,
 };
 use qlib::Va;
 
-use super::open::path_at;
+use super::open::{path_at, path_or_null};
+use crate::abi::abi_struct;
 use crate::creds::FileCaps;
 use crate::errno::{Errno, Result};
 use crate::fs::{self, Fd, Location, notify, perm};
 use crate::task::Thread;
+
+abi_struct! {
+    /// struct xattr_args.
+    pub struct XattrArgs { pub value: u64, pub size: u32, pub flags: u32, }
+}
 
 fn at_path(thread: &Arc<Thread>, path: Va, at_flags: u32) -> Result<Location> {
     fs::lookup(thread, AT_FDCWD, &path_at(thread, path)?, at_flags)
 }
 
 fn at_fd(thread: &Arc<Thread>, fd: Fd) -> Result<Location> {
-    let file = thread.files().get(fd)?;
-    if file.flags() & O_PATH != 0 {
-        return Err(Errno::EBADF);
-    }
+    let file = thread.files().opened(fd)?;
     file.path.clone().ok_or(Errno::EOPNOTSUPP)
+}
+
+/// What the calls of Linux 6.13 are about.
+fn at(thread: &Arc<Thread>, dirfd: Fd, path: Va, at_flags: u32) -> Result<Location> {
+    if at_flags & !(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let path = path_or_null(thread, path, at_flags & AT_EMPTY_PATH != 0)?;
+    if path.is_empty() && at_flags & AT_EMPTY_PATH != 0 && dirfd >= 0 {
+        return at_fd(thread, dirfd);
+    }
+    fs::lookup(thread, dirfd, &path, at_flags)
 }
 
 fn name_at(thread: &Arc<Thread>, name: Va) -> Result<Vec<u8>> {
@@ -68,11 +83,14 @@ fn check_name(thread: &Arc<Thread>, place: &Location, name: &[u8], want: u32) ->
     }
     if name.starts_with(b"trusted.") {
         let denied = if writes { Errno::EPERM } else { Errno::ENODATA };
-        return if creds.has_cap(CAP_SYS_ADMIN) { Ok(()) } else { Err(denied) };
+        return if creds.capable(CAP_SYS_ADMIN) { Ok(()) } else { Err(denied) };
     }
     if name.starts_with(b"security.") {
-        let needed = if name == CAPABILITY { CAP_SETFCAP } else { CAP_SYS_ADMIN };
-        return if !writes || creds.has_cap(needed) { Ok(()) } else { Err(Errno::EPERM) };
+        let may = match name {
+            CAPABILITY => creds.capable_over(attributes.owner(), CAP_SETFCAP),
+            _ => creds.capable(CAP_SYS_ADMIN),
+        };
+        return if !writes || may { Ok(()) } else { Err(Errno::EPERM) };
     }
     if name.starts_with(b"system.") {
         return if writes { perm::check_owner(&creds, &attributes) } else { Ok(()) };
@@ -94,7 +112,12 @@ fn give(thread: &Arc<Thread>, bytes: &[u8], out: Va, size: usize) -> Result<usiz
 fn get(thread: &Arc<Thread>, place: Location, name: Va, value: Va, size: usize) -> Result<usize> {
     let name = name_at(thread, name)?;
     check_name(thread, &place, &name, perm::READ)?;
-    give(thread, &place.inode().get_xattr(&name)?, value, size)
+    let mut bytes = place.inode().get_xattr(&name)?;
+    let user = &thread.creds().user;
+    if name == CAPABILITY && !user.is_initial() {
+        bytes = FileCaps::to_user(&bytes, user)?;
+    }
+    give(thread, &bytes, value, size)
 }
 
 /// getxattr(2).
@@ -118,6 +141,23 @@ pub fn fgetxattr(thread: &Arc<Thread>, fd: Fd, name: Va, value: Va, size: usize)
     get(thread, at_fd(thread, fd)?, name, value, size)
 }
 
+/// getxattrat(2).
+pub fn getxattrat(
+    thread: &Arc<Thread>,
+    dirfd: Fd,
+    path: Va,
+    at_flags: u32,
+    name: Va,
+    args: Va,
+    size: usize,
+) -> Result<usize> {
+    let args: XattrArgs = thread.mm().read_sized(args, size, size_of::<XattrArgs>())?;
+    if args.flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    get(thread, at(thread, dirfd, path, at_flags)?, name, Va(args.value), args.size as usize)
+}
+
 fn set(
     thread: &Arc<Thread>,
     place: Location,
@@ -138,6 +178,10 @@ fn set(
     check_name(thread, &place, &name, perm::WRITE)?;
     if name == CAPABILITY && size > 0 {
         check_capability(&bytes)?;
+        let user = &thread.creds().user;
+        if !user.is_initial() {
+            bytes = FileCaps::from_user(&bytes, user)?;
+        }
     }
     place.inode().set_xattr(&name, &bytes, flags)?;
     notify::event(&place, IN_ATTRIB);
@@ -180,9 +224,24 @@ pub fn fsetxattr(
     set(thread, at_fd(thread, fd)?, name, value, size, flags)
 }
 
+/// setxattrat(2).
+pub fn setxattrat(
+    thread: &Arc<Thread>,
+    dirfd: Fd,
+    path: Va,
+    at_flags: u32,
+    name: Va,
+    args: Va,
+    size: usize,
+) -> Result<usize> {
+    let args: XattrArgs = thread.mm().read_sized(args, size, size_of::<XattrArgs>())?;
+    let XattrArgs { value, size, flags } = args;
+    set(thread, at(thread, dirfd, path, at_flags)?, name, Va(value), size as usize, flags)
+}
+
 fn list(thread: &Arc<Thread>, place: Location, out: Va, size: usize) -> Result<usize> {
     let mut names = place.inode().list_xattr()?;
-    if !thread.creds().has_cap(CAP_SYS_ADMIN) {
+    if !thread.creds().capable(CAP_SYS_ADMIN) {
         let visible = names.split_inclusive(|b| *b == 0).filter(|n| !n.starts_with(b"trusted."));
         names = visible.flatten().copied().collect();
     }
@@ -207,6 +266,18 @@ pub fn flistxattr(thread: &Arc<Thread>, fd: Fd, out: Va, size: usize) -> Result<
     list(thread, at_fd(thread, fd)?, out, size)
 }
 
+/// listxattrat(2).
+pub fn listxattrat(
+    thread: &Arc<Thread>,
+    dirfd: Fd,
+    path: Va,
+    at_flags: u32,
+    out: Va,
+    size: usize,
+) -> Result<usize> {
+    list(thread, at(thread, dirfd, path, at_flags)?, out, size)
+}
+
 fn remove(thread: &Arc<Thread>, place: Location, name: Va) -> Result<usize> {
     let name = name_at(thread, name)?;
     check_name(thread, &place, &name, perm::WRITE)?;
@@ -228,4 +299,15 @@ pub fn lremovexattr(thread: &Arc<Thread>, path: Va, name: Va) -> Result<usize> {
 /// fremovexattr(2).
 pub fn fremovexattr(thread: &Arc<Thread>, fd: Fd, name: Va) -> Result<usize> {
     remove(thread, at_fd(thread, fd)?, name)
+}
+
+/// removexattrat(2).
+pub fn removexattrat(
+    thread: &Arc<Thread>,
+    dirfd: Fd,
+    path: Va,
+    at_flags: u32,
+    name: Va,
+) -> Result<usize> {
+    remove(thread, at(thread, dirfd, path, at_flags)?, name)
 }

@@ -9,6 +9,9 @@ use linux_raw_sys::general::{
     CLONE_SYSVSEM, CLONE_THREAD, CLONE_UNTRACED, CLONE_VFORK, CLONE_VM, O_RDWR, RLIMIT_NOFILE,
     RLIMIT_NPROC, SIGCHLD,
 };
+use linux_raw_sys::ptrace::{
+    PTRACE_EVENT_CLONE, PTRACE_EVENT_FORK, PTRACE_EVENT_VFORK, PTRACE_EVENT_VFORK_DONE,
+};
 use qlib::Va;
 
 use super::namespaces::{self, Namespaces};
@@ -16,7 +19,8 @@ use super::pid_namespace::{NewPid, PidNamespace};
 use super::pidfd::PidFd;
 use super::process::{Origin, Process};
 use super::signal::SIGNALS;
-use super::{NewThread, Thread, ThreadAttrs, affinity, cpu_limit, exit, oom, run, table};
+use super::{NewThread, Thread, ThreadAttrs, affinity, cpu_limit, exit, oom, run, table, trace};
+use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::{FsContext, OpenFile};
 use crate::mm::thread::shed;
@@ -85,16 +89,20 @@ impl CloneArgs {
         Ok(())
     }
 
-    /// The namespaces of what `thread` makes, which has `fs`.
-    fn namespaces(&self, thread: &Thread, fs: &Mutex<FsContext>) -> Result<Arc<Namespaces>> {
+    /// The namespaces of what `thread` makes, which has `fs`, and its credentials.
+    fn namespaces(
+        &self,
+        thread: &Thread,
+        fs: &Mutex<FsContext>,
+    ) -> Result<(Arc<Namespaces>, Arc<Creds>)> {
         let new = (self.flags & NAMESPACES) as u32;
         if new == 0 {
-            return Ok(thread.namespaces());
+            return Ok((thread.namespaces(), thread.creds()));
         }
         let mut places = fs.lock().clone();
-        let renewed = Namespaces::renewed(thread, new, &mut places)?;
+        let (renewed, creds) = Namespaces::renewed(thread, new, &mut places)?;
         core::mem::swap(&mut *fs.lock(), &mut places);
-        Ok(Arc::new(renewed))
+        Ok((Arc::new(renewed), creds.map_or_else(|| thread.creds(), Arc::new)))
     }
 }
 
@@ -150,7 +158,15 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         // Who executes a program relies on who shares these with it.
         return Err(Errno::EAGAIN);
     }
-    let namespaces = args.namespaces(thread, &fs)?;
+    let (namespaces, creds) = args.namespaces(thread, &fs)?;
+    let same_process = args.has(CLONE_THREAD);
+    let creds = match creds.rings.are_inherited(same_process) {
+        true => creds,
+        false => {
+            let rings = creds.rings.inherited(same_process);
+            Arc::new(Creds { rings, ..Creds::clone(&creds) })
+        }
+    };
     let pid_namespace = &namespaces.pid_for_children;
     if args.has(CLONE_THREAD) && !Arc::ptr_eq(pid_namespace, &thread.process.pid_namespace) {
         return Err(Errno::EINVAL);
@@ -176,7 +192,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         files,
         fs,
         namespaces,
-        creds: thread.creds(),
+        creds,
         signals: thread.signals.lock().inherit(!shares_memory || args.has(CLONE_VFORK)),
         seccomp: thread.seccomp.inherit(),
         attrs,
@@ -211,20 +227,39 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     if args.has(CLONE_VFORK) {
         child.attrs.lock().vfork_parent = Some(thread.wakeup());
     }
+    let event = traced_event(thread, &args);
+    if event.is_some() || args.has(CLONE_PTRACE) {
+        trace::inherit(thread, &child);
+    }
     thread.newborn.lock().push((child.clone(), first));
     if !shares_memory {
         run::start_newborn(thread);
-    } else if args.has(CLONE_VFORK) || thread.is_interrupted() {
+    } else if args.has(CLONE_VFORK) || thread.is_interrupted() || event.is_some() {
         // The child is made by this thread, which will not go on before the child has gone its own
         // way, or a signal lets it.
         run::may_sync(thread).await;
         thread.user.hold(&mm).await?;
         run::start_newborn(thread);
     }
+    if let Some(event) = event {
+        trace::stops::for_event(thread, event, tid.into()).await;
+    }
     if args.has(CLONE_VFORK) {
         wait_for_vfork(thread, &child).await;
+        trace::stops::for_event(thread, PTRACE_EVENT_VFORK_DONE, tid.into()).await;
     }
     Ok(number as usize)
+}
+
+/// The event that a tracer of the thread is told of (ptrace(2), PTRACE_SETOPTIONS), if it is.
+fn traced_event(thread: &Thread, args: &CloneArgs) -> Option<u32> {
+    let event = match args {
+        _ if args.has(CLONE_UNTRACED) => return None,
+        _ if args.has(CLONE_VFORK) => PTRACE_EVENT_VFORK,
+        _ if args.exit_signal == SIGCHLD => PTRACE_EVENT_FORK,
+        _ => PTRACE_EVENT_CLONE,
+    };
+    thread.trace.has_option(1 << event).then_some(event)
 }
 
 /// Opens a descriptor for `process` in `thread` and stores its number at `at` (CLONE_PIDFD). When
@@ -243,7 +278,7 @@ fn give_pidfd(thread: &Thread, process: &Arc<Process>, at: Va) -> Result {
 /// RLIMIT_NPROC, for users without privileges.
 fn check_limit(thread: &Thread) -> Result {
     let creds = thread.creds();
-    if creds.uid == 0 || creds.has_cap(CAP_SYS_ADMIN) || creds.has_cap(CAP_SYS_RESOURCE) {
+    if creds.uid == 0 || creds.capable(CAP_SYS_ADMIN) || creds.capable(CAP_SYS_RESOURCE) {
         return Ok(());
     }
     let own = table::count_of_user(creds.uid) as u64;
@@ -267,6 +302,7 @@ fn new_process(
         let traits = parent.traits.lock();
         let mut own = process.traits.lock();
         own.dumpable = traits.dumpable;
+        own.memory_user = traits.memory_user.clone();
         own.oom_score_adj = traits.oom_score_adj;
         own.coredump_filter = traits.coredump_filter;
         own.personality = traits.personality;

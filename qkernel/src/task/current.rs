@@ -9,6 +9,7 @@ use super::Thread;
 use crate::mm::fault::Growth;
 use crate::namespace::INITIAL_IPC;
 use crate::sync::{Mutex, mutex};
+use crate::user_namespace::UserNs;
 
 static CURRENT: Mutex<Option<Arc<Thread>>> = mutex(None);
 
@@ -28,6 +29,15 @@ pub fn call<R>(thread: &Arc<Thread>, f: impl FnOnce() -> R) -> R {
     replace(Some(thread.clone()));
     let result = f();
     replace(None);
+    result
+}
+
+/// Calls `f` on behalf of `thread`, whoever else the kernel works for.
+pub fn within<R>(thread: &Arc<Thread>, f: impl FnOnce() -> R) -> R {
+    let before = get();
+    replace(Some(thread.clone()));
+    let result = f();
+    replace(before);
     result
 }
 
@@ -58,4 +68,9 @@ pub fn memory_limits() -> (u64, u64) {
 /// where it works for none.
 pub fn ipc_namespace() -> u64 {
     get().map_or(INITIAL_IPC, |thread| thread.namespaces().ipc.number)
+}
+
+/// The user namespace to which that belongs.
+pub fn ipc_user() -> UserNs {
+    get().map_or_else(UserNs::default, |thread| thread.namespaces().ipc.user.clone())
 }

@@ -15,7 +15,7 @@ use qlib::{PAGE_SIZE, Va};
 use super::elf::{Elf, Head};
 use super::outcome::RegistersReplaced;
 use super::process::Image;
-use super::{Thread, exit, rseq, signal, table, vdso};
+use super::{Thread, errands, exit, rseq, signal, table, trace, vdso};
 use crate::account;
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
@@ -26,6 +26,7 @@ use crate::mm::map::Placement;
 use crate::mm::thread::shed;
 use crate::mm::{AddressSpace, Prot, UserThread, Vma, VmaFlags};
 use crate::sync::Mutex;
+use crate::user_namespace::UserNs;
 use crate::wait::{PollMask, Sleeper, block_until_killed};
 use crate::{arch, executor, random};
 
@@ -85,6 +86,8 @@ pub struct Loaded {
     pub name: Vec<u8>,
     /// True if others of the same user may look into it (prctl(2), PR_SET_DUMPABLE).
     dumpable: bool,
+    /// The user namespace whose root may look into it even so.
+    memory_user: UserNs,
     /// It has rights that who executed it lacks (AT_SECURE).
     is_secure: bool,
 }
@@ -156,10 +159,10 @@ pub fn load(
         (AT_BASE, interpreter_base),
         (AT_FLAGS, 0),
         (AT_ENTRY, elf.entry.wrapping_add(bias)),
-        (AT_UID, u64::from(creds.uid)),
-        (AT_EUID, u64::from(creds.euid)),
-        (AT_GID, u64::from(creds.gid)),
-        (AT_EGID, u64::from(creds.egid)),
+        (AT_UID, u64::from(creds.uid_shown(creds.uid))),
+        (AT_EUID, u64::from(creds.uid_shown(creds.euid))),
+        (AT_GID, u64::from(creds.gid_shown(creds.gid))),
+        (AT_EGID, u64::from(creds.gid_shown(creds.egid))),
         (AT_SECURE, u64::from(new.is_secure)),
         (AT_HWCAP2, arch::boot().hwcap2),
         (AT_MINSIGSTKSZ, arch::boot().fpstate_bytes + 1024),
@@ -177,7 +180,9 @@ pub fn load(
     name.truncate(15);
     let regs = UserRegs { rip: entry, rsp: sp.0, rflags: 0x202, ..UserRegs::default() };
     let dumpable = !unreadable && (creds.uid, creds.gid) == (creds.euid, creds.egid);
-    Ok(Loaded { regs, image, name, dumpable, is_secure: new.is_secure })
+    // What may not be read in it is not for the root of another namespace than the container's.
+    let memory_user = if unreadable { UserNs::default() } else { creds.user.clone() };
+    Ok(Loaded { regs, image, name, dumpable, memory_user, is_secure: new.is_secure })
 }
 
 /// The first line of a script, of which `text` is what follows `#!`.
@@ -341,7 +346,8 @@ pub async fn execve(
         return Err(Errno::ENOENT);
     }
     let executing = Executing::begin(thread);
-    let new = fs::exec_creds(thread, executable.file(), !executing.alone)?;
+    let gets_no_rights = !executing.alone || trace::limits_rights(thread);
+    let new = fs::exec_creds(thread, executable.file(), gets_no_rights)?;
     let fresh = AddressSpace::detached()?;
     let loaded = load(thread, &new, &fresh, executable)?;
     let is_alone = |mm: &Arc<AddressSpace>| Arc::strong_count(mm) <= 2;
@@ -351,6 +357,7 @@ pub async fn execve(
 
     // The other threads end; from here on nothing may fail but by ending the process.
     end_other_threads(thread).await?;
+    errands::end(thread).await?;
     thread.user.registers().await?;
     let mm = thread.mm();
     let is_alone = is_alone(&mm);
@@ -358,6 +365,7 @@ pub async fn execve(
     // held. (Linux, which changes the id first, leaves the locks of a thread that was not the
     // leader locked for ever.)
     exit::leave_memory(thread, is_alone);
+    let old_tid = thread.tid();
     thread.become_leader();
     if own.is_none() && !is_alone {
         // Another thread has shared the memory with a new process meanwhile.
@@ -384,6 +392,7 @@ pub async fn execve(
     drop(mm);
     finish(thread, new.creds, loaded);
     drop(executing);
+    trace::stops::for_exec(thread, old_tid).await;
     Ok(RegistersReplaced)
 }
 
@@ -449,7 +458,7 @@ impl Drop for Executing {
 }
 
 /// What else execve(2) changes: signal actions, descriptors, names, credentials.
-fn finish(thread: &Arc<Thread>, creds: Creds, loaded: Loaded) {
+fn finish(thread: &Arc<Thread>, mut creds: Creds, loaded: Loaded) {
     signal::on_exec(thread);
     rseq::on_exec(thread);
     thread.process.drop_aio();
@@ -467,6 +476,7 @@ fn finish(thread: &Arc<Thread>, creds: Creds, loaded: Loaded) {
         secure(thread);
     }
     apply(thread, loaded);
+    creds.rings = creds.rings.inherited(false);
     thread.set_creds(creds);
     let children = {
         let mut links = thread.process.tree.lock();
@@ -505,7 +515,12 @@ fn secure(thread: &Thread) {
 pub fn apply(thread: &Arc<Thread>, loaded: Loaded) {
     let old = core::mem::replace(&mut *thread.process.image.lock(), loaded.image);
     drop(old);
-    thread.process.traits.lock().dumpable = u32::from(loaded.dumpable);
+    let before = {
+        let mut traits = thread.process.traits.lock();
+        traits.dumpable = u32::from(loaded.dumpable);
+        core::mem::replace(&mut traits.memory_user, loaded.memory_user)
+    };
+    drop(before);
     thread.set_name(loaded.name);
     thread.user.set_registers(&loaded.regs);
 }

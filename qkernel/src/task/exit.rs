@@ -12,7 +12,7 @@ use linux_raw_sys::general::{
 use super::pid_namespace::PidNamespace;
 use super::process::{Image, Usage};
 use super::signal::{self, SigInfo, SigSet, Signo};
-use super::{Process, Thread, session, table, wait};
+use super::{Process, Thread, session, table, trace, wait};
 use crate::fs::{self, FdTable};
 use crate::mm::reclaim;
 use crate::wait::PollMask;
@@ -44,6 +44,12 @@ pub fn group_exit(process: &Arc<Process>, status: i32) {
     for thread in process.each_thread() {
         thread.kill();
     }
+}
+
+/// The wait status with which a thread ends.
+pub fn status_of(thread: &Thread) -> u64 {
+    let exiting = thread.process.tree.lock().exiting;
+    exiting.unwrap_or_else(|| *thread.exit_status.lock()) as u64
 }
 
 /// vfork(2): lets the parent go on. At exec, and at the end.
@@ -83,6 +89,7 @@ pub fn thread_ended(thread: &Arc<Thread>) {
     if is_last {
         process_ended(thread);
     } else {
+        trace::told::ended(thread, None);
         signal::send::retarget(thread, SigSet(u64::MAX));
         signal::deliver::notify_if_stopped(process);
         process.thread_events.wake(PollMask::READ);
@@ -117,6 +124,8 @@ fn process_ended(last: &Arc<Thread>) {
         let own = *last.exit_status.lock();
         links.exiting.or(links.leader_status).unwrap_or(own)
     };
+    trace::told::ended(last, Some(status));
+    trace::tracer_ended(process);
     process.timers.clear();
     fs::lock::process_ended(process.pid);
     process.note_resident();
@@ -184,7 +193,7 @@ fn reparent_children(process: &Arc<Process>) -> BTreeMap<u32, Arc<Process>> {
             let signo = thread.attrs.lock().parent_death_signal;
             if signo != 0 {
                 let _ = signal::send_of(process, child, Some(&thread), |pid| {
-                    SigInfo::user(signo, pid, uid)
+                    SigInfo::user(signo, pid, child.uid_shown(uid))
                 });
             }
         }
@@ -260,11 +269,12 @@ fn notify_parent(process: &Arc<Process>, status: i32) {
     parent.tree.lock().news.insert(process.pid);
     let exit_signal = process.tree.lock().exit_signal;
     let action = parent.signals.lock().action(SIGCHLD);
-    let ignores = exit_signal == SIGCHLD && action.handler == signal::action::IGNORE;
-    let reaps_itself = exit_signal == SIGCHLD && (ignores || action.has(SA_NOCLDWAIT));
+    let is_plain = exit_signal == SIGCHLD && !process.tree.lock().is_traced_by_parent;
+    let ignores = is_plain && action.handler == signal::action::IGNORE;
+    let reaps_itself = is_plain && (ignores || action.has(SA_NOCLDWAIT));
     if exit_signal != 0 && !ignores {
         let (code, value) = code_of_status(status);
-        let info = child_info(&parent, process, exit_signal, code, value);
+        let info = child_info(&parent, (process, process.pid), exit_signal, code, value);
         let _ = signal::send_to_process(&parent, info);
     }
     if reaps_itself {
@@ -274,17 +284,17 @@ fn notify_parent(process: &Arc<Process>, status: i32) {
 }
 
 /// What `parent` is told of its child.
-fn child_info(
+pub(super) fn child_info(
     parent: &Process,
-    process: &Arc<Process>,
+    (process, tid): (&Arc<Process>, u32),
     signo: u32,
     code: i32,
     value: i32,
 ) -> SigInfo {
-    let uid = process.uid();
+    let uid = parent.uid_shown(process.uid());
     let Usage { user_ns, system_ns, .. } = process.usage();
     let ticks = |ns: u64| (ns / 10_000_000) as i64;
-    let pid = parent.number_of(process.pid);
+    let pid = parent.number_of(tid);
     SigInfo::child(signo, code, pid, uid, value, ticks(user_ns), ticks(system_ns))
 }
 
@@ -316,8 +326,8 @@ fn notify_job_control(process: &Arc<Process>, code: i32, value: i32) {
     parent.tree.lock().news.insert(process.pid);
     let action = parent.signals.lock().action(SIGCHLD);
     if action.handler != signal::action::IGNORE && !action.has(SA_NOCLDSTOP) {
-        let _ =
-            signal::send_to_process(&parent, child_info(&parent, process, SIGCHLD, code, value));
+        let info = child_info(&parent, (process, process.pid), SIGCHLD, code, value);
+        let _ = signal::send_to_process(&parent, info);
     }
     parent.child_events.wake(PollMask::READ);
 }

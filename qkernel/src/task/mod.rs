@@ -13,6 +13,7 @@ pub mod cpu_limit;
 pub mod cpu_time;
 pub mod current;
 pub mod elf;
+pub mod errands;
 pub mod exec;
 pub mod exit;
 pub mod filters;
@@ -34,9 +35,12 @@ pub mod signal;
 pub mod table;
 pub mod timer;
 pub mod timers;
+pub mod trace;
+pub mod tracee;
 pub mod upcalls;
 pub mod vdso;
 pub mod wait;
+pub mod worker;
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -85,6 +89,8 @@ pub struct Thread {
     pub attrs: Mutex<ThreadAttrs>,
     /// It is to end as soon as it can (exit_group, a fatal signal, exec of another thread).
     dying: AtomicBool,
+    /// It only stands in for a thread ([`worker`]).
+    is_worker: bool,
     /// How its system calls are restricted.
     pub seccomp: filters::State,
     /// The wait status it ends with, if it is the last (exit(2)).
@@ -97,6 +103,8 @@ pub struct Thread {
     /// them made by this one when it goes on, and until then nothing of theirs begins: whoever
     /// waited for them would wait for this one too.
     pub newborn: Mutex<Vec<(Arc<Thread>, UserRegs)>>,
+    /// How it is traced (ptrace(2)).
+    pub trace: tracee::Trace,
     /// How long it has run.
     pub cpu_time: cpu_time::CpuTime,
     /// Page faults that needed no disk, and those that brought a page back from the store.
@@ -175,7 +183,7 @@ impl Sleeper for Thread {
     }
 
     fn is_interrupted(&self) -> bool {
-        self.is_dying() || signal::has_deliverable(self)
+        self.is_dying() || !self.is_worker && signal::has_deliverable(self)
     }
 
     fn is_dying(&self) -> bool {
@@ -237,11 +245,13 @@ impl Thread {
             signals: Mutex::new(new.signals),
             attrs: Mutex::new(new.attrs),
             dying: AtomicBool::new(false),
+            is_worker: false,
             seccomp: new.seccomp,
             exit_status: Mutex::new(0),
             syscalls: AtomicU64::new(0),
             lost: Mutex::new(Vec::new()),
             newborn: Mutex::new(Vec::new()),
+            trace: tracee::Trace::default(),
             cpu_time: cpu_time::CpuTime::default(),
             minor_faults: AtomicU64::new(0),
             major_faults: AtomicU64::new(0),

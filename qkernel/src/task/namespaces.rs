@@ -1,19 +1,21 @@
 //! The namespaces of a thread (namespaces(7)): what it sees of the system that others may see
 //! otherwise.
 //!
-//! Network, user, cgroup and time namespaces are those of the container; there are no others.
+//! Network, cgroup and time namespaces are those of the container; there are no others. The user
+//! namespace is part of a thread's credentials.
 
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    CAP_SYS_ADMIN, CAP_SYS_CHROOT, CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS,
-    CLONE_NEWPID, CLONE_NEWTIME, CLONE_NEWUSER, CLONE_NEWUTS,
+    CAP_SETFCAP, CAP_SYS_ADMIN, CAP_SYS_CHROOT, CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET,
+    CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWTIME, CLONE_NEWUSER, CLONE_NEWUTS,
 };
 
 use super::Thread;
 use super::pid_namespace::PidNamespace;
+use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::mount::namespace::MountNamespace;
 use crate::fs::{FsContext, Location};
@@ -21,6 +23,7 @@ use crate::namespace::{
     INITIAL_CGROUP, INITIAL_IPC, INITIAL_MNT, INITIAL_NET, INITIAL_PID, INITIAL_TIME, INITIAL_USER,
     INITIAL_UTS, IpcNamespace,
 };
+use crate::user_namespace::UserNs;
 use crate::utsname::UtsNamespace;
 
 /// The flags of clone(2), unshare(2) and setns(2) that stand for namespaces.
@@ -34,7 +37,7 @@ pub const FLAGS: u32 = CLONE_NEWNS
     | CLONE_NEWTIME;
 
 /// Those of which there may be new ones.
-const NEW: u32 = CLONE_NEWIPC | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS;
+const NEW: u32 = CLONE_NEWIPC | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUSER | CLONE_NEWUTS;
 
 /// A kind of namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +104,8 @@ pub enum Namespace {
     Pid(Arc<PidNamespace>),
     /// A mount namespace.
     Mnt(Arc<MountNamespace>),
+    /// A user namespace.
+    User(UserNs),
     /// A UTS namespace.
     Uts(Arc<UtsNamespace>),
     /// The only one of its kind.
@@ -114,6 +119,7 @@ impl Namespace {
             Namespace::Ipc(_) => Kind::Ipc,
             Namespace::Pid(_) => Kind::Pid,
             Namespace::Mnt(_) => Kind::Mnt,
+            Namespace::User(_) => Kind::User,
             Namespace::Uts(_) => Kind::Uts,
             Namespace::Only(kind) => *kind,
         }
@@ -125,6 +131,7 @@ impl Namespace {
             Namespace::Ipc(ipc) => ipc.number,
             Namespace::Pid(pid) => pid.number,
             Namespace::Mnt(mnt) => mnt.number,
+            Namespace::User(user) => user.number,
             Namespace::Uts(uts) => uts.number,
             Namespace::Only(kind) => match kind {
                 Kind::Cgroup => INITIAL_CGROUP,
@@ -137,6 +144,18 @@ impl Namespace {
                 Kind::Uts => INITIAL_UTS,
             },
         }
+    }
+
+    /// The user namespace that it belongs to; of one of those the one around it, if there is one.
+    pub fn owner(&self) -> Option<UserNs> {
+        Some(match self {
+            Namespace::Ipc(ipc) => ipc.user.clone(),
+            Namespace::Pid(pid) => pid.user.clone(),
+            Namespace::Mnt(mnt) => mnt.user.clone(),
+            Namespace::User(user) => return user.parent.clone(),
+            Namespace::Uts(uts) => uts.user.clone(),
+            Namespace::Only(_) => UserNs::default(),
+        })
     }
 
     /// What its link in /proc/PID/ns reads as.
@@ -181,59 +200,102 @@ impl Namespaces {
     }
 
     /// EPERM for a thread that may not make new ones of the kinds in `flags` (CLONE_NEW*): without
-    /// CAP_SYS_ADMIN, and of kinds of which there is only one.
+    /// CAP_SYS_ADMIN, which it will have if a user namespace is among them, and of kinds of which
+    /// there is only one.
     pub fn check_renewal(thread: &Thread, flags: u32) -> Result {
-        let may = flags == 0 || flags & !NEW == 0 && thread.creds().has_cap(CAP_SYS_ADMIN);
-        if may { Ok(()) } else { Err(Errno::EPERM) }
+        let may = flags & CLONE_NEWUSER != 0 || thread.creds().capable_here(CAP_SYS_ADMIN);
+        if flags == 0 || flags & !NEW == 0 && may { Ok(()) } else { Err(Errno::EPERM) }
     }
 
     /// Those of `thread` with a new one in the place of each kind in `flags` (CLONE_NEW*), as
-    /// clone(2) and unshare(2) make them. `fs` are the root and the working directory of who gets
-    /// them: what they are in its mount namespace, they are in the new one.
+    /// clone(2) and unshare(2) make them; for CLONE_NEWUSER also the credentials in that, to which
+    /// the other new ones belong. `fs` are the root and the working directory of who gets them:
+    /// what they are in its mount namespace, they are in the new one.
     ///
     /// # Errors
-    /// As [`Self::check_renewal`]; EINVAL for a second PID namespace for children; ENOSPC if that
-    /// would be too deep, or when there would be too many mounts.
-    pub fn renewed(thread: &Thread, flags: u32, fs: &mut FsContext) -> Result<Namespaces> {
+    /// As [`Self::check_renewal`] and [`new_user`]; EINVAL for a second PID namespace for children;
+    /// ENOSPC if one would be too deep, or when there would be too many mounts.
+    pub fn renewed(
+        thread: &Thread,
+        flags: u32,
+        fs: &mut FsContext,
+    ) -> Result<(Namespaces, Option<Creds>)> {
         Self::check_renewal(thread, flags)?;
         let old = thread.namespaces();
+        let creds = match flags & CLONE_NEWUSER {
+            0 => None,
+            _ => Some(new_user(thread, &old, fs)?),
+        };
+        let user = creds.as_ref().map_or_else(|| thread.creds().user.clone(), |c| c.user.clone());
         let mut own = Namespaces::clone(&old);
         if flags & CLONE_NEWPID != 0 {
             let active = &thread.process.pid_namespace;
             if !Arc::ptr_eq(active, &old.pid_for_children) {
                 return Err(Errno::EINVAL);
             }
-            own.pid_for_children = active.within()?;
+            own.pid_for_children = active.within(&user)?;
         }
         if flags & CLONE_NEWIPC != 0 {
-            own.ipc = IpcNamespace::new(thread.process.upcalls.ipc_namespace_ended);
+            own.ipc = IpcNamespace::new(&user, thread.process.upcalls.ipc_namespace_ended);
         }
         if flags & CLONE_NEWNS != 0 {
-            own.mnt = old.mnt.copy(fs)?;
+            own.mnt = old.mnt.copy(&user, fs)?;
         }
         if flags & CLONE_NEWUTS != 0 {
-            own.uts = old.uts.copy();
+            own.uts = old.uts.copy(&user);
         }
-        Ok(own)
+        Ok((own, creds))
     }
+}
+
+/// The credentials of `thread`, which is in `namespaces`, in a new user namespace.
+///
+/// # Errors
+/// EPERM if its user or group has no number where it is, and in a chroot(2); ENOSPC if it would be
+/// too deep, or one too many.
+fn new_user(thread: &Thread, namespaces: &Namespaces, fs: &FsContext) -> Result<Creds> {
+    let creds = thread.creds();
+    // Its root could leave such a place.
+    let is_whole = namespaces.mnt.root().is_some_and(|root| {
+        fs.root.is_same(&root) || fs.root.clone().through_mounts().is_same(&root)
+    });
+    if !is_whole || !creds.user.maps_both(creds.euid, creds.egid) {
+        return Err(Errno::EPERM);
+    }
+    let user = creds.user.within((creds.euid, creds.egid), creds.capable_here(CAP_SETFCAP))?;
+    Ok(creds.in_new(user))
 }
 
 /// setns(2): `thread` enters `chosen`, all or none.
 ///
 /// # Errors
-/// EPERM without CAP_SYS_ADMIN, and for a mount namespace without CAP_SYS_CHROOT; EINVAL for the
-/// user namespace that it is in, for a PID namespace that does not lie in its own, and for a mount
-/// namespace when others share its root and working directory.
+/// EPERM without CAP_SYS_ADMIN in the user namespace that one belongs to, and in its own, or that
+/// which it enters with the others, and for a mount namespace without CAP_SYS_CHROOT; EINVAL for
+/// the user namespace that it is in, or when others share what it would see otherwise there, for a
+/// PID namespace that does not lie in its own, and for a mount namespace when others share its root
+/// and working directory.
 pub fn enter(thread: &Thread, chosen: &[Namespace]) -> Result {
-    if chosen.iter().any(|namespace| namespace.kind() == Kind::User) {
-        return Err(Errno::EINVAL);
-    }
-    if !thread.creds().has_cap(CAP_SYS_ADMIN) {
-        return Err(Errno::EPERM);
+    let mut creds = thread.creds();
+    let mut entered_user = false;
+    for namespace in chosen {
+        if let Namespace::User(user) = namespace {
+            if *user == creds.user || thread.process.thread_count() > 1 || thread.shares_fs() {
+                return Err(Errno::EINVAL);
+            }
+            if !creds.capable_in(user, CAP_SYS_ADMIN) {
+                return Err(Errno::EPERM);
+            }
+            creds = Arc::new(creds.in_new(user.clone()));
+            entered_user = true;
+        }
     }
     let mut own = Namespaces::clone(&thread.namespaces());
     let mut entered = None;
-    for namespace in chosen {
+    for namespace in chosen.iter().filter(|namespace| namespace.kind() != Kind::User) {
+        let owner = namespace.owner().unwrap_or_default();
+        if !creds.capable_in(&owner, CAP_SYS_ADMIN) || !creds.capable_here(CAP_SYS_ADMIN) {
+            return Err(Errno::EPERM);
+        }
         match namespace {
             Namespace::Ipc(ipc) => own.ipc = ipc.clone(),
             Namespace::Pid(pid) if !thread.process.pid_namespace.contains(pid) => {
@@ -241,16 +303,22 @@ pub fn enter(thread: &Thread, chosen: &[Namespace]) -> Result {
             }
             Namespace::Pid(pid) => own.pid_for_children = pid.clone(),
             Namespace::Mnt(mnt) => {
+                if !creds.capable_here(CAP_SYS_CHROOT) {
+                    return Err(Errno::EPERM);
+                }
                 entered = Some(thread.entrance_of(mnt)?);
                 own.mnt = mnt.clone();
             }
             Namespace::Uts(uts) => own.uts = uts.clone(),
-            Namespace::Only(_) => {}
+            Namespace::User(_) | Namespace::Only(_) => {}
         }
     }
     thread.set_namespaces(own);
     if let Some(root) = entered {
         thread.enter_root(&root);
+    }
+    if entered_user {
+        thread.set_creds(Creds::clone(&creds));
     }
     Ok(())
 }
@@ -260,20 +328,23 @@ impl Thread {
     pub fn namespace(&self, kind: Kind) -> Namespace {
         match kind {
             Kind::Pid => Namespace::Pid(self.process.pid_namespace.clone()),
+            Kind::User => Namespace::User(self.creds().user.clone()),
             kind => self.namespaces().of_kind(kind),
         }
     }
 
     /// Where it finds itself in `mnt` when it has entered that.
     fn entrance_of(&self, mnt: &MountNamespace) -> Result<Location> {
-        if !self.creds().has_cap(CAP_SYS_CHROOT) {
-            return Err(Errno::EPERM);
-        }
-        // Another than the thread's own reference is that of a thread which shares them.
-        if Arc::strong_count(&self.fs.lock()) > 1 {
+        if self.shares_fs() {
             return Err(Errno::EINVAL);
         }
         mnt.root().ok_or(Errno::EINVAL)
+    }
+
+    /// True if another thread has its root and working directory too.
+    fn shares_fs(&self) -> bool {
+        // Another than the thread's own reference is that of such a thread.
+        Arc::strong_count(&self.fs.lock()) > 1
     }
 
     /// `root` is its root and working directory now.

@@ -37,6 +37,7 @@ use crate::fs::dentry;
 use crate::host::Call;
 use crate::klog;
 use crate::mm::committed::Committed;
+use crate::mm::swap::kept;
 use crate::mm::{frames, reclaim, space};
 use crate::sync::{Mutex, mutex};
 use crate::time;
@@ -165,6 +166,8 @@ async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
     reclaim::reclaim();
     (thread.process.upcalls.shrink)();
     dentry::shrink();
+    // An image can be made again.
+    kept::take_back();
     let mut may_take_back = !urgent::is_urgent(thread.user.token);
     while !want.is_met() {
         if thread.is_dying() {
@@ -178,8 +181,8 @@ async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
         }
         let now_ns = time::monotonic_ns();
         // Nobody can end while everything is stopped, and nobody can take more.
-        let may_kill = !pause::is_paused() && !somebody_is_ending(now_ns);
-        if may_kill {
+        let is_to_come = somebody_is_ending(now_ns) || kept::is_any();
+        if !pause::is_paused() && !is_to_come {
             kill_one(now_ns, begin_ns);
         }
         let deadline_ns = time::monotonic_ns() + PATIENCE_NS / 2;
@@ -207,11 +210,13 @@ pub async fn relieve_request(deadline_ns: u64, shrink: fn()) {
     let _awaiting = reclaim::begin_waiting();
     shrink();
     dentry::shrink();
+    kept::take_back();
     reclaim::reclaim();
     // Who asks has not got what it wanted, so that memory is not low is not enough: in between
     // nobody would be killed, and nobody could begin.
     let is_met = Want::Frame.is_met() && account::has_room_for_process();
-    if !is_met && !pause::is_paused() && !somebody_is_ending(now_ns) {
+    let is_to_come = somebody_is_ending(now_ns) || kept::is_any();
+    if !is_met && !pause::is_paused() && !is_to_come {
         // The container does not end for a request, unless its first process holds all of it.
         kill_one(now_ns, now_ns);
     }

@@ -16,6 +16,7 @@ use crate::account::PID_MAX;
 use crate::errno::{Errno, Result};
 use crate::namespace::{self, INITIAL_PID};
 use crate::sync::{Mutex, Once};
+use crate::user_namespace::UserNs;
 
 /// How deep namespaces may lie in each other (Linux's MAX_PID_NS_LEVEL).
 const MAX_LEVEL: u32 = 32;
@@ -30,6 +31,8 @@ pub struct PidNamespace {
     pub level: u32,
     /// The next one around it, which sees all of its processes.
     pub parent: Option<Arc<PidNamespace>>,
+    /// The user namespace that it belongs to.
+    pub user: UserNs,
     /// Of those that are not the container's own.
     names: Mutex<Names>,
 }
@@ -85,13 +88,14 @@ impl PidNamespace {
             number: INITIAL_PID,
             level: 0,
             parent: None,
+            user: UserNs::default(),
             names: Mutex::default(),
         };
         INITIAL.get_or_set(|| Arc::new(make())).clone()
     }
 
-    /// A new one in this one: ENOSPC if it were too deep.
-    pub fn within(self: &Arc<Self>) -> Result<Arc<Self>> {
+    /// A new one in this one, of this user namespace: ENOSPC if it were too deep.
+    pub fn within(self: &Arc<Self>, user: &UserNs) -> Result<Arc<Self>> {
         if self.level >= MAX_LEVEL {
             return Err(Errno::ENOSPC);
         }
@@ -99,6 +103,7 @@ impl PidNamespace {
             number: namespace::next_number(),
             level: self.level + 1,
             parent: Some(self.clone()),
+            user: user.clone(),
             names: Mutex::default(),
         }))
     }
@@ -341,8 +346,8 @@ mod tests {
 
     #[test]
     fn each_namespace_is_seen_from_those_around_it() {
-        let outer = PidNamespace::initial().within().unwrap();
-        let inner = outer.within().unwrap();
+        let outer = PidNamespace::initial().within(&UserNs::default()).unwrap();
+        let inner = outer.within(&UserNs::default()).unwrap();
         assert!(outer.contains(&inner) && !inner.contains(&outer) && inner.contains(&inner));
         outer.names.lock().add(50).unwrap();
         for namespace in inner.numbered() {
@@ -352,8 +357,8 @@ mod tests {
         assert_eq!((outer.pid_of(2), inner.pid_of(2)), (Some(60), None));
         assert_eq!(PidNamespace::initial().numbers_down_to(&inner, 60), [60, 2, 1]);
         assert_eq!(outer.numbers_down_to(&inner, 60), [2, 1]);
-        let deepest = (2..MAX_LEVEL).fold(inner, |at, _| at.within().unwrap());
-        assert!(deepest.within().is_err());
+        let deepest = (2..MAX_LEVEL).fold(inner, |at, _| at.within(&UserNs::default()).unwrap());
+        assert!(deepest.within(&UserNs::default()).is_err());
         forget(&deepest.parent.clone().unwrap(), 60);
         assert_eq!(outer.number_of(60), 0);
     }

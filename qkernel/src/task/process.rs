@@ -11,6 +11,7 @@ use qlib::{PAGE_SIZE, Va};
 
 use super::pid_namespace::PidNamespace;
 use super::rlimit::Rlimits;
+use super::tracee::Tracees;
 use super::upcalls::Upcalls;
 use super::{Thread, current, signal};
 use crate::fs::OpenFile;
@@ -18,6 +19,7 @@ use crate::fs::busy::Claim;
 use crate::mm::AddressSpace;
 use crate::mm::fault::Growth;
 use crate::sync::Mutex;
+use crate::user_namespace::UserNs;
 use crate::wait::WaitQueue;
 
 /// A thread group.
@@ -36,6 +38,8 @@ pub struct Process {
     mm: Mutex<Option<Arc<AddressSpace>>>,
     /// Its place in the tree, and its threads.
     pub tree: Mutex<ProcessTree>,
+    /// The threads that it traces (ptrace(2)).
+    pub tracees: Mutex<Tracees>,
     /// Signal actions and signals pending for the whole process.
     pub signals: Mutex<signal::ProcessSignals>,
     /// Resource limits.
@@ -56,6 +60,8 @@ pub struct Process {
     pub traits: Mutex<Traits>,
     /// Contexts of io_setup(2), by id: those of [`crate::ipc::aio`].
     pub aio: Mutex<BTreeMap<u64, Arc<dyn Any + Send + Sync>>>,
+    /// What it has asked for that is done while it goes on.
+    pub(super) errands: Mutex<super::errands::List>,
     /// Its timers.
     pub timers: super::timers::ProcessTimers,
     /// CLOCK_MONOTONIC at its start.
@@ -92,6 +98,11 @@ pub struct ProcessTree {
     pub exit_status: Option<i32>,
     /// The wait status its leader ended with, while other threads live.
     pub leader_status: Option<i32>,
+    /// The process that traced its leader when that ended, while other threads live.
+    pub leader_tracer: Option<Weak<dyn Any + Send + Sync>>,
+    /// Its parent traced its leader when that ended, and waits for it whatever it does with
+    /// SIGCHLD.
+    pub is_traced_by_parent: bool,
     /// exit_group(2) or a fatal signal decided on this wait status; threads are ending.
     pub exiting: Option<i32>,
     /// Its PID namespace is over: its parent, which did not make it, does not wait for it.
@@ -117,6 +128,9 @@ pub struct ProcessTree {
 pub struct Traits {
     /// PR_SET_DUMPABLE.
     pub dumpable: u32,
+    /// The user namespace that its program began in, or a larger one: who looks into it though it
+    /// is not dumpable must be capable there.
+    pub memory_user: UserNs,
     /// oom_score_adj of proc(5), and the least that it may be set to without CAP_SYS_RESOURCE.
     pub oom_score_adj: (i32, i32),
     /// coredump_filter of core(5).
@@ -143,6 +157,7 @@ impl Default for Traits {
     fn default() -> Self {
         Traits {
             dumpable: 1,
+            memory_user: UserNs::default(),
             oom_score_adj: (0, 0),
             coredump_filter: 0x33,
             personality: 0,
@@ -266,6 +281,7 @@ impl Process {
             upcalls,
             mm: Mutex::new(Some(mm)),
             tree: Mutex::default(),
+            tracees: Mutex::default(),
             signals: Mutex::default(),
             rlimits: Mutex::new(rlimits),
             image: Mutex::default(),
@@ -276,6 +292,7 @@ impl Process {
             dump: Mutex::default(),
             traits: Mutex::default(),
             aio: Mutex::default(),
+            errands: Mutex::default(),
             timers: Default::default(),
             start_ns: crate::time::monotonic_ns(),
         }
@@ -306,6 +323,7 @@ impl Process {
         let old = self.mm.lock().take();
         drop(old);
         self.drop_aio();
+        self.cancel_errands();
     }
 
     /// Gives up its contexts of asynchronous I/O, as exec and exit do.
@@ -377,6 +395,11 @@ impl Process {
             Some(thread) => thread.creds().uid,
             None => self.tree.lock().uid,
         }
+    }
+
+    /// What it calls a user, by the kernel id.
+    pub fn uid_shown(&self, uid: u32) -> u32 {
+        self.first_thread().map_or(uid, |thread| thread.creds().uid_shown(uid))
     }
 
     /// True if all its threads have ended.

@@ -24,7 +24,7 @@ const MAX_ERRNO: u32 = 4095;
 /// more rights, or it may do everything anyway.
 pub fn check_right(thread: &Thread) -> Result {
     let creds = thread.creds();
-    let may = creds.no_new_privs || creds.has_cap(CAP_SYS_ADMIN);
+    let may = creds.no_new_privs || creds.capable_here(CAP_SYS_ADMIN);
     if may { Ok(()) } else { Err(Errno::EACCES) }
 }
 

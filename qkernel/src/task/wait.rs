@@ -3,12 +3,12 @@
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    __WALL, __WCLONE, __WNOTHREAD, CLD_CONTINUED, CLD_STOPPED, SIGCHLD, SIGCONT, WCONTINUED,
-    WEXITED, WNOHANG, WNOWAIT, WUNTRACED,
+    __WALL, __WCLONE, __WNOTHREAD, CLD_CONTINUED, CLD_STOPPED, CLD_TRAPPED, SIGCHLD, SIGCONT,
+    WCONTINUED, WEXITED, WNOHANG, WNOWAIT, WUNTRACED,
 };
 
 use super::process::Usage;
-use super::{Process, Thread, exit, table};
+use super::{Process, Thread, exit, table, trace};
 use crate::errno::{Errno, Result};
 use crate::wait::{PollMask, block_on};
 
@@ -32,6 +32,8 @@ pub enum Event {
     Stopped(u32),
     /// It was continued.
     Continued,
+    /// A tracee stopped, with this wait status (ptrace(2)).
+    Trapped(i32),
 }
 
 impl Event {
@@ -41,6 +43,7 @@ impl Event {
             Event::Ended(status) => status,
             Event::Stopped(signo) => (signo as i32) << 8 | 0x7f,
             Event::Continued => 0xffff,
+            Event::Trapped(status) => status,
         }
     }
 
@@ -50,6 +53,7 @@ impl Event {
             Event::Ended(status) => exit::code_of_status(status),
             Event::Stopped(signo) => (CLD_STOPPED as i32, signo as i32),
             Event::Continued => (CLD_CONTINUED as i32, SIGCONT as i32),
+            Event::Trapped(status) => (CLD_TRAPPED as i32, status >> 8),
         }
     }
 }
@@ -77,7 +81,14 @@ pub const KNOWN_OPTIONS: u32 =
 /// child.
 pub async fn wait_for(thread: &Arc<Thread>, who: Who, options: u32) -> Result<Option<Waited>> {
     let process = &thread.process;
-    let attempt = || match look(process, who, options)? {
+    let look = || match trace::told::look(process, who, options) {
+        (Some(news), _) => Ok(Some(news)),
+        (None, any) => match look(process, who, options) {
+            Err(Errno::ECHILD) if any => Ok(None),
+            result => result,
+        },
+    };
+    let attempt = || match look()? {
         Some(news) => Ok(Some(news)),
         None if options & WNOHANG != 0 => Ok(None),
         None => Err(Errno::EAGAIN),

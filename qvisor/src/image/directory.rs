@@ -5,21 +5,26 @@ use std::fs::{self, File};
 use std::hash::Hasher;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use anyhow::{Context, Result, ensure};
-use rustix::fs::{CWD, Mode, OFlags};
+use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use twox_hash::XxHash3_64;
 
 use super::files::Files;
+use super::tree;
 use crate::sys::{self, procfs};
 
 /// What an image says of itself. It is written last, so what has none is no image.
 pub(super) const MANIFEST: &str = "manifest.json";
 /// Guest memory, the working set, and the checksums of that and of the swapped pages.
 pub(super) const FILES: [&str; 3] = ["ram", "reap", "sums"];
+/// The directory of copied directories, by number.
+pub(super) const TREES: &str = "rw";
+/// All of a packed image.
+pub(super) const PACKED: &str = "packed";
 /// Swapped pages, with the number of the layer.
 const SWAP: &str = "swap.";
 /// An image that would have more layers has one.
@@ -79,9 +84,19 @@ pub fn taken(dir: &Path) -> Result<(SystemTime, Option<String>)> {
 
 /// Disk space of the files in a directory that were not `seen` in another.
 pub fn disk_bytes(dir: &Path, seen: &mut HashSet<u64>) -> u64 {
-    let files = fs::read_dir(dir).into_iter().flatten().flatten();
-    let files = files.filter_map(|item| item.metadata().ok());
-    files.filter(|file| seen.insert(file.ino())).map(|file| file.blocks() * 512).sum()
+    let mut dirs = vec![dir.to_owned()];
+    let mut bytes = 0;
+    while let Some(dir) = dirs.pop() {
+        for item in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let Ok(file) = item.metadata() else { continue };
+            if file.is_dir() {
+                dirs.push(item.path());
+            } else if seen.insert(file.ino()) {
+                bytes += file.blocks() * 512;
+            }
+        }
+    }
+    bytes
 }
 
 /// Removes an image, its manifest first. Containers that were made of it keep what they need.
@@ -95,9 +110,54 @@ pub fn remove(dir: &Path) -> io::Result<()> {
     }
 }
 
+/// Removes its copies of directories: no container can be made of it any more that has some.
+///
+/// # Errors
+/// Those of the file system.
+pub fn forget_trees(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(dir.join(TREES)) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that no image has been made in `dir`, or begun.
+///
+/// # Errors
+/// When one has.
+pub(super) fn check_free(dir: &Path) -> Result<()> {
+    let is_there = |name: &str| dir.join(name).symlink_metadata().is_ok();
+    let is_whole = is_image(dir);
+    let (first_layer, draft) = (layer(0), draft(PACKED));
+    if is_whole || FILES.into_iter().chain([&*first_layer, TREES, &*draft]).any(is_there) {
+        let what = if is_whole { "an image" } else { "a part of an image" };
+        let dir = dir.display();
+        bail!("there is {what} in {dir} already: remove it, or name another directory");
+    }
+    Ok(())
+}
+
+/// What a file is called until it is whole.
+pub(super) fn draft(name: &str) -> String {
+    format!(".{name}")
+}
+
+/// Makes the directory of an image, if there is none; whether there was none.
+///
+/// # Errors
+/// With its path.
+pub(super) fn make_new(dir: &Path) -> Result<bool> {
+    match fs::DirBuilder::new().mode(0o700).create(dir) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        made => {
+            made.map(|()| true).with_context(|| format!("making the directory {}", dir.display()))
+        }
+    }
+}
+
 /// True if there is an image.
 pub fn is_image(dir: &Path) -> bool {
-    dir.join(MANIFEST).exists()
+    [MANIFEST, PACKED].into_iter().any(|name| dir.join(name).symlink_metadata().is_ok())
 }
 
 /// Has an image in `to` too, whose manifest comes last: the same files, or copies where they cannot
@@ -106,9 +166,14 @@ pub fn is_image(dir: &Path) -> bool {
 /// # Errors
 /// Those of the file system; what has been made is left.
 pub fn copy(from: &Files, to: &Path) -> Result<()> {
+    if let Some(trees) = &from.trees {
+        let path = to.join(TREES);
+        tree::copy(trees.as_fd(), tree::make(&path)?.as_fd())
+            .with_context(|| format!("writing {}", path.display()))?;
+    }
     for (file, name) in from.each() {
-        let (path, old) = (to.join(&name), from.dir.join(&name));
-        if fs::hard_link(old, &path).is_ok() {
+        let path = to.join(&name);
+        if link(file, &path).is_ok() {
             continue;
         }
         let mut options = fs::OpenOptions::new();
@@ -119,13 +184,18 @@ pub fn copy(from: &Files, to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Gives a file that has no name, or others, this one. EXDEV where it lies in another file system,
+/// ENOENT for one that has had a name and has none any more.
+pub(super) fn link(file: &File, path: &Path) -> rustix::io::Result<()> {
+    rustix::fs::linkat(CWD, listed("fd", file), CWD, path, AtFlags::SYMLINK_FOLLOW)
+}
+
 /// Copies what is not a hole.
 fn copy_file(from: &File, to: &File) -> io::Result<()> {
     to.set_len(from.metadata()?.len())?;
-    let mut at = 0;
-    while let Some(data) = sys::seek_data(from.as_fd(), at)? {
-        at = sys::seek_hole(from.as_fd(), data)?;
-        copy_part(from, to, data, at - data)?;
+    for extent in sys::extents(from.as_fd()) {
+        let (start, end) = extent?;
+        copy_part(from, to, start, end - start)?;
     }
     Ok(())
 }

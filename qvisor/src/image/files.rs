@@ -11,9 +11,10 @@ use qlib::PAGE_SIZE;
 use twox_hash::XxHash3_64;
 
 use super::directory::{
-    FILES, MANIFEST, MAX_LAYERS, MAX_MANIFEST, at, boot_id, layer, listed, note, open,
+    FILES, MANIFEST, MAX_LAYERS, MAX_MANIFEST, PACKED, TREES, at, boot_id, layer, listed, note,
+    open,
 };
-use super::{FORMAT, Manifest, build};
+use super::{FORMAT, Manifest, build, tree};
 use crate::sandbox::image::each_page;
 use crate::store::Stored;
 
@@ -31,6 +32,10 @@ pub struct Files {
     pub reap: File,
     /// What is swapped out, by layer.
     pub swap: Vec<File>,
+    /// The directory of copied directories, if there are any.
+    pub(super) trees: Option<OwnedFd>,
+    /// They come from one file that lies in `dir`.
+    is_packed: bool,
     sums: File,
     manifest: File,
 }
@@ -52,7 +57,36 @@ impl Files {
         let (ram, reap, sums) = (part(ram)?, part(reap)?, part(sums)?);
         // The manifest says how many there are to be.
         let swap = (0..MAX_LAYERS).map_while(|number| open(at.as_fd(), &layer(number)).ok());
-        Ok(Files { dir: dir.to_owned(), ram, reap, swap: swap.collect(), sums, manifest })
+        let swap = swap.collect();
+        let trees = tree::open(at.as_fd(), TREES).ok();
+        let dir = dir.to_owned();
+        Ok(Files { dir, ram, reap, swap, trees, is_packed: false, sums, manifest })
+    }
+
+    /// Those of the packed image in `dir`, taken by name.
+    ///
+    /// # Errors
+    /// When one is missing.
+    pub(super) fn unpacked(
+        dir: &Path,
+        mut take: impl FnMut(&str) -> Option<File>,
+    ) -> Result<Files> {
+        let mut part = |name: &str| take(name).with_context(|| format!("it lacks {name}"));
+        let [ram, reap, sums] = FILES;
+        let (ram, reap, sums, manifest) = (part(ram)?, part(reap)?, part(sums)?, part(MANIFEST)?);
+        let swap = (0..MAX_LAYERS).map_while(|number| take(&layer(number))).collect();
+        let dir = dir.to_owned();
+        Ok(Files { dir, ram, reap, swap, trees: None, is_packed: true, sums, manifest })
+    }
+
+    /// The copied directory with this number.
+    ///
+    /// # Errors
+    /// When it is missing.
+    pub fn tree(&self, number: usize) -> Result<OwnedFd> {
+        let missing = || format!("{}: it lacks a directory", damaged(&self.dir));
+        let trees = self.trees.as_ref().with_context(missing)?;
+        tree::open(trees.as_fd(), &*number.to_string()).with_context(missing)
     }
 
     /// True if these are the files of the image in `dir`.
@@ -70,6 +104,14 @@ impl Files {
         let parts = [(&self.ram, ram), (&self.reap, reap), (&self.sums, sums)];
         let layers = self.swap.iter().zip((0..).map(layer));
         parts.into_iter().chain(layers).chain([(&self.manifest, MANIFEST.to_owned())])
+    }
+
+    /// What lies in the directory, the manifest last.
+    pub fn names(&self) -> Vec<String> {
+        match self.is_packed {
+            true => vec![PACKED.to_owned()],
+            false => self.each().map(|(_, name)| name).collect(),
+        }
     }
 
     /// The descriptors, for [`Files::again`].
@@ -91,7 +133,8 @@ impl Files {
         else {
             bail!("the image in {} came without its files", dir.display())
         };
-        Ok(Files { dir: dir.to_owned(), ram, reap, swap, sums, manifest })
+        let (dir, trees) = (dir.to_owned(), None);
+        Ok(Files { dir, ram, reap, swap, trees, is_packed: false, sums, manifest })
     }
 
     /// What it says of itself, but for what its store holds. Checks that it can be restored by this
@@ -169,7 +212,7 @@ impl Files {
     /// When it is not what was written.
     fn check_ram(&self, manifest: &Manifest) -> Result<()> {
         let mut sum = XxHash3_64::default();
-        each_page(&self.ram, |offset, page| {
+        each_page(&self.ram, &[], |offset, page| {
             note(&mut sum, offset, page);
             Ok(())
         })

@@ -9,7 +9,10 @@
 //! | `ram` | guest memory, each page at its guest physical address; the rest is holes |
 //! | `swap.0`, … | pages of programs, each at its slot; a layer for each image before this one |
 //! | `reap` | the working set, in the order in which it is read |
+//! | `rw/0`, … | copies of directories in volumes, if it has some |
 //! | `sums` | which slots there are, and the checksums of all pages of both |
+//!
+//! Packed ([`packed`]), all of them but copies of directories are in one file.
 //!
 //! An image is hostile input: what it says of guest memory the guest could have written itself, and
 //! what it names is opened beneath the root and the volumes of the container that it becomes, with
@@ -18,9 +21,12 @@
 pub mod directory;
 pub mod files;
 pub mod open;
+pub mod packed;
 pub mod record;
+pub mod seal;
 #[cfg(test)]
 mod tests;
+pub mod tree;
 pub mod write;
 
 use serde::{Deserialize, Serialize};
@@ -71,6 +77,9 @@ pub struct Container {
     pub terminal: Option<TerminalModes>,
     /// What it wrote to its root is in guest memory.
     pub is_overlaid: bool,
+    /// The volumes of whose content the image has a copy, in the order of their numbers.
+    #[serde(default)]
+    pub rw_dirs: Vec<String>,
     /// For a snapshot, the one before it.
     pub parent: Option<String>,
 }

@@ -127,7 +127,7 @@ pub fn socket(fd: &OwnedFd) -> Result<SocketName> {
     if ![SocketType::STREAM, SocketType::DGRAM].contains(&kind)
         || kind == SocketType::DGRAM && !is_udp
     {
-        bail!("a program has a raw socket, or one for pings");
+        bail!("a program has a raw socket, or one for pings or UDP-Lite");
     }
     let address = |any: rustix::net::SocketAddrAny| SocketAddr::try_from(any).ok();
     let local = rustix::net::getsockname(fd).ok().and_then(address);

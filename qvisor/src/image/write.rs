@@ -5,20 +5,22 @@ use std::fs::{self, File};
 use std::hash::Hasher;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use qlib::PAGE_SIZE;
-use rustix::fs::{AtFlags, CWD};
 use twox_hash::XxHash3_64;
 
 use super::Manifest;
 use super::directory::{
-    FILES, MANIFEST, MAX_LAYERS, at, copy_part, is_layer, layer, listed, note, open,
+    FILES, MANIFEST, MAX_LAYERS, TREES, at, check_free, copy_part, is_layer, layer, link, make_new,
+    note, open,
 };
+use super::{directory, tree};
 use crate::sandbox::image::each_page;
 use crate::store::Stored;
+use crate::store::kept::{self, Kept};
 
 /// The files of a sandbox that sleeps.
 #[derive(Debug)]
@@ -31,11 +33,22 @@ pub struct Sources {
     pub reap: Option<File>,
 }
 
+/// A directory of which an image has a copy.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    /// Where the container sees it.
+    pub destination: String,
+    /// Where it lies.
+    pub host: PathBuf,
+}
+
 /// What is written so far; taken away again if it is not finished.
 struct Draft<'a> {
     dir: &'a Path,
     is_new: bool,
     files: Vec<PathBuf>,
+    /// There is a directory of copied directories.
+    has_trees: bool,
     is_done: bool,
 }
 
@@ -46,6 +59,9 @@ impl Drop for Draft<'_> {
         }
         for path in &self.files {
             fs::remove_file(path).ok();
+        }
+        if self.has_trees {
+            fs::remove_dir_all(self.dir.join(TREES)).ok();
         }
         if self.is_new {
             fs::remove_dir(self.dir).ok();
@@ -63,19 +79,40 @@ impl Draft<'_> {
         Ok(file)
     }
 
-    /// Gives a file that has no name, or others, this one. EXDEV where it lies in another file
-    /// system, ENOENT for one that has had a name and has none any more.
+    /// Copies directories.
+    fn copy_trees(&mut self, trees: &[Tree]) -> Result<()> {
+        if trees.is_empty() {
+            return Ok(());
+        }
+        // What is in them may be executed by nobody else.
+        tree::make(&self.dir.join(TREES))?;
+        self.has_trees = true;
+        for (number, Tree { destination, host }) in trees.iter().enumerate() {
+            let to = tree::make(&self.dir.join(TREES).join(number.to_string()))?;
+            let from = File::open(host).map_err(anyhow::Error::from);
+            from.and_then(|from| tree::copy(from.as_fd(), to.as_fd()))
+                .with_context(|| format!("copying the container's {destination}"))?;
+        }
+        Ok(())
+    }
+
+    /// See [`link`].
     fn link(&mut self, file: &File, name: &str) -> rustix::io::Result<()> {
         let path = self.dir.join(name);
-        let from = listed("fd", file);
-        rustix::fs::linkat(CWD, from, CWD, &path, AtFlags::SYMLINK_FOLLOW)?;
+        link(file, &path)?;
         self.files.push(path);
         Ok(())
     }
 
-    /// Writes the slots, all of which are below `end`, and says in `stored` where they are then;
-    /// true if it is the file system where they were.
-    fn write_swap(&mut self, stored: &mut Stored, end: u64, sources: &Sources) -> Result<bool> {
+    /// Writes the slots, all of which are below `end`, but for those that are kept, and says in
+    /// `stored` where they are then; the last of the files, if there is any, and whether it is the
+    /// file system where they were.
+    fn write_swap(
+        &mut self,
+        stored: &mut Stored,
+        end: u64,
+        (sources, kept): (&Sources, &Kept),
+    ) -> Result<(Option<File>, bool)> {
         let mut ends = stored.layers.clone();
         let last = ends.last().copied().unwrap_or(0);
         // The file for other slots may have none.
@@ -83,15 +120,13 @@ impl Draft<'_> {
         ends.extend(is_used.then_some(end));
         let files = &sources.swap[..ends.len()];
         stored.own = false;
-        if ends.is_empty() {
-            return Ok(true);
-        }
+        let Some(last) = files.last() else { return Ok((None, true)) };
         let mut each = files.iter().zip(0..);
         if ends.len() <= MAX_LAYERS
             && each.all(|(file, number)| self.link(file, &layer(number)).is_ok())
         {
             stored.layers = ends;
-            return Ok(true);
+            return Ok((Some(last.try_clone()?), true));
         }
         for path in self.files.extract_if(.., |path| is_layer(path)) {
             fs::remove_file(path)?;
@@ -101,29 +136,42 @@ impl Draft<'_> {
             let (mut at, end) = (*first, first + sums.len() as u64);
             for (file, layer_end) in files.iter().zip(&ends) {
                 let to_here = end.min(*layer_end);
-                if at < to_here {
-                    copy_part(file, &to, at * PAGE_SIZE, (to_here - at) * PAGE_SIZE)?;
-                    at = to_here;
+                while at < to_here {
+                    let (start, stop) = kept.gap_from(at);
+                    let stop = stop.min(to_here);
+                    if start < stop {
+                        copy_part(file, &to, start * PAGE_SIZE, (stop - start) * PAGE_SIZE)?;
+                    }
+                    at = stop.max(start);
                 }
             }
         }
         let last = ends.pop().unwrap_or(end);
         stored.layers = vec![last];
-        Ok(is_near(&files[0], &to)?)
+        let is_near = is_near(&files[0], &to)?;
+        Ok((Some(to), is_near))
     }
 
-    /// Writes the working set, and says whether that is the file system where it was.
-    fn write_reap(&mut self, stored: &Stored, name: &str, sources: &Sources) -> Result<bool> {
+    /// Writes the working set, but for what is kept: its file, and whether that is the file system
+    /// where it was.
+    fn write_reap(
+        &mut self,
+        stored: &Stored,
+        name: &str,
+        (sources, kept): (&Sources, &Kept),
+    ) -> Result<(File, bool)> {
         let (Some(sums), Some(file)) = (&stored.reap, &sources.reap) else {
-            self.file(name)?;
-            return Ok(true);
+            return Ok((self.file(name)?, true));
         };
         if self.link(file, name).is_ok() {
-            return Ok(true);
+            return Ok((file.try_clone()?, true));
         }
         let to = self.file(name)?;
-        copy_part(file, &to, 0, sums.len() as u64 * PAGE_SIZE)?;
-        Ok(is_near(file, &to)?)
+        // What is kept comes last.
+        let pages = kept.reap.first().map_or(sums.len() as u64, |run| run.place);
+        copy_part(file, &to, 0, pages * PAGE_SIZE)?;
+        let is_near = is_near(file, &to)?;
+        Ok((to, is_near))
     }
 }
 
@@ -142,63 +190,102 @@ pub struct Shared {
     pub reap: Option<File>,
 }
 
-/// Writes an image to `dir`, which is made if it does not exist and must have no image yet.
-/// `adopt` has the sandbox go on with the files of the image: where they lie in the file system of
-/// its own they are the same, and not written twice.
+/// An image of which everything is known, but what the sandbox keeps.
+pub struct Begun<'a> {
+    draft: Draft<'a>,
+    manifest: Manifest,
+    stored: Stored,
+    kept: Kept,
+    /// Guest memory that is not empty, by offset.
+    ram: Vec<(u64, Vec<u8>)>,
+    /// The file of the last layer.
+    slots: Option<File>,
+    reap: File,
+    /// What it keeps goes to a file of its own store, too.
+    is_far: bool,
+}
+
+/// Begins to write an image to `dir`, which is made if it does not exist and must have no image
+/// yet, with copies of `trees`. `adopt` has the sandbox go on with the files of the image: where
+/// they lie in the file system of its own they are the same, and not written twice. When this
+/// returns, the sandbox may go on that keeps what it keeps.
 ///
 /// # Errors
 /// With nothing left of it.
-pub fn write<'a>(
+pub fn begin<'a>(
     dir: &'a Path,
     mut manifest: Manifest,
-    sources: &Sources,
+    (sources, kept): (&Sources, &Kept),
+    trees: &[Tree],
     adopt: impl FnOnce(Shared) -> Result<()>,
-) -> Result<Written<'a>> {
-    let made = fs::DirBuilder::new().mode(0o700).create(dir);
-    let is_new = made.is_ok();
-    match made {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(e).with_context(|| format!("making the directory {}", dir.display()));
-        }
-        _ => {}
-    }
-    let is_there = |name: &str| dir.join(name).symlink_metadata().is_ok();
-    let first_layer = layer(0);
-    if is_there(MANIFEST) || FILES.into_iter().chain([&*first_layer]).any(is_there) {
-        let what = if is_there(MANIFEST) { "an image" } else { "a part of an image" };
-        let dir = dir.display();
-        bail!("there is {what} in {dir} already: remove it, or name another directory");
-    }
+) -> Result<Begun<'a>> {
+    let is_new = make_new(dir)?;
+    check_free(dir)?;
     let end = manifest.parts.store.end().context("the slots of its store are in no order")?;
-    let mut draft = Draft { dir, is_new, files: Vec::new(), is_done: false };
-    let writing = || format!("writing the image to {}", dir.display());
-    let [ram, reap, sums] = FILES;
-    manifest.ram_sum = copy_ram(&sources.ram, &draft.file(ram)?).with_context(writing)?;
+    let mut draft = Draft { dir, is_new, files: Vec::new(), has_trees: false, is_done: false };
+    let writing = writing(dir);
+    draft.copy_trees(trees).with_context(&writing)?;
+    let [_, reap_name, _] = FILES;
     let mut stored = std::mem::take(&mut manifest.parts.store);
-    let is_near = draft.write_swap(&mut stored, end, sources).with_context(writing)?
-        & draft.write_reap(&stored, reap, sources).with_context(writing)?;
+    let from = (sources, kept);
+    let (slots, is_near) = draft.write_swap(&mut stored, end, from).with_context(&writing)?;
+    let (reap, is_reap_near) = draft.write_reap(&stored, reap_name, from).with_context(&writing)?;
+    let is_near = is_near && is_reap_near;
     if is_near {
-        let at = at(dir).with_context(writing)?;
+        let at = at(dir).with_context(&writing)?;
         let file = |name: &str| open(at.as_fd(), name);
         let layers = stored.layers.iter().zip(0..);
         let layers = layers.map(|(end, number)| Ok((*end, file(&layer(number))?)));
-        let reap = stored.reap.is_some().then(|| file(reap)).transpose()?;
+        let reap = stored.reap.is_some().then(|| file(reap_name)).transpose()?;
         adopt(Shared { layers: layers.collect::<Result<_>>()?, reap })?;
     }
-    let bytes = postcard::to_allocvec(&stored)?;
-    draft.file(sums)?.write_all_at(&bytes, 0).with_context(writing)?;
-    manifest.sums_sum = XxHash3_64::oneshot(&bytes);
-    manifest.layers = stored.layers.len();
-    let text = serde_json::to_vec_pretty(&manifest)?;
-    let beside = format!(".{MANIFEST}");
-    draft
-        .file(&beside)
-        .and_then(|file| Ok(file.write_all_at(&text, 0)?))
-        .and_then(|()| Ok(fs::rename(dir.join(&beside), dir.join(MANIFEST))?))
-        .with_context(writing)?;
-    draft.files.push(dir.join(MANIFEST));
-    draft.is_done = true;
-    Ok(Written(draft))
+    let ram = copy_ram(&sources.ram, &kept.frames()).with_context(&writing)?;
+    let kept = kept.clone();
+    Ok(Begun { draft, manifest, stored, kept, ram, slots, reap, is_far: !is_near })
+}
+
+/// What is said of failures.
+fn writing(dir: &Path) -> impl Fn() -> String {
+    move || format!("writing the image to {}", dir.display())
+}
+
+impl<'a> Begun<'a> {
+    /// The sandbox goes on with the image's files, and not with its own.
+    pub fn is_near(&self) -> bool {
+        !self.is_far
+    }
+
+    /// Writes the rest; the file that says what the store holds, too.
+    ///
+    /// # Errors
+    /// With nothing left of it.
+    pub fn finish(self, sources: &Sources) -> Result<(Written<'a>, File)> {
+        let Begun { mut draft, mut manifest, mut stored, kept, ram, slots, reap, is_far } = self;
+        let writing = writing(draft.dir);
+        let [ram_name, _, sums_name] = FILES;
+        let own = sources.swap.last().filter(|_| is_far);
+        let files: Vec<&File> = slots.iter().chain(own).collect();
+        kept::write_slots(&kept, &sources.ram, &files, &mut stored).with_context(&writing)?;
+        kept::write_reap(&kept, &sources.ram, &reap, &mut stored).with_context(&writing)?;
+        let to = draft.file(ram_name)?;
+        manifest.ram_sum = write_ram(&ram, &to).with_context(&writing)?;
+        let bytes = postcard::to_allocvec(&stored)?;
+        let sums = draft.file(sums_name)?;
+        sums.write_all_at(&bytes, 0).with_context(&writing)?;
+        manifest.sums_sum = XxHash3_64::oneshot(&bytes);
+        manifest.layers = stored.layers.len();
+        let text = serde_json::to_vec_pretty(&manifest)?;
+        let beside = directory::draft(MANIFEST);
+        let dir = draft.dir;
+        draft
+            .file(&beside)
+            .and_then(|file| Ok(file.write_all_at(&text, 0)?))
+            .and_then(|()| Ok(fs::rename(dir.join(&beside), dir.join(MANIFEST))?))
+            .with_context(&writing)?;
+        draft.files.push(dir.join(MANIFEST));
+        draft.is_done = true;
+        Ok((Written(draft), sums))
+    }
 }
 
 /// An image that was written.
@@ -211,12 +298,32 @@ impl Written<'_> {
     }
 }
 
-/// Copies the pages of guest memory that are not empty, each to its place; their checksum.
-fn copy_ram(from: &File, to: &File) -> io::Result<u64> {
-    let mut sum = XxHash3_64::default();
-    each_page(from, |offset, page| {
-        note(&mut sum, offset, page);
-        to.write_all_at(page, offset)
+/// The pages of guest memory that are not empty, and in none of the ranges `without`: neighbours
+/// together.
+fn copy_ram(from: &File, without: &[(u64, u64)]) -> io::Result<Vec<(u64, Vec<u8>)>> {
+    let mut ram: Vec<(u64, Vec<u8>)> = Vec::new();
+    each_page(from, without, |offset, page| {
+        match ram.last_mut() {
+            Some((start, bytes)) if *start + bytes.len() as u64 == offset => {
+                bytes.extend_from_slice(page);
+            }
+            _ => ram.push((offset, page.to_vec())),
+        }
+        Ok(())
     })?;
+    Ok(ram)
+}
+
+/// Writes such pages, each to its place; their checksum.
+fn write_ram(ram: &[(u64, Vec<u8>)], to: &File) -> io::Result<u64> {
+    let mut sum = XxHash3_64::default();
+    for (start, bytes) in ram {
+        to.write_all_at(bytes, *start)?;
+        for (page, offset) in
+            bytes.chunks(PAGE_SIZE as usize).zip((*start..).step_by(PAGE_SIZE as usize))
+        {
+            note(&mut sum, offset, page);
+        }
+    }
     Ok(sum.finish())
 }

@@ -175,6 +175,16 @@ impl Bundle {
         }
     }
 
+    /// Has the container have a new network namespace, whatever the configuration says.
+    pub fn set_new_network(&mut self) {
+        let linux = self.spec.linux_mut().get_or_insert_default();
+        let namespaces = linux.namespaces_mut().get_or_insert_default();
+        namespaces.retain(|n| n.typ() != LinuxNamespaceType::Network);
+        let mut network = LinuxNamespace::default();
+        network.set_typ(LinuxNamespaceType::Network);
+        namespaces.push(network);
+    }
+
     /// Has the cgroup of the container be beside the one that the configuration names, if it names
     /// one: two containers of one bundle have one each.
     pub fn set_cgroup_beside(&mut self, id: &str) {

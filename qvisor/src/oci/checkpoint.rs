@@ -8,13 +8,19 @@ use anyhow::{Context, Result, bail};
 use super::bundle::Bundle;
 use super::cli::{self, Global};
 use super::held::{Held, adopt};
-use super::state::{Entry, State, Status, Store};
-use super::{info, life, pod};
-use crate::image::write::{self, Written};
+use super::state::{Entry, State, Status, Store, make_private};
+use super::{info, life, pod, rw_dirs};
+use crate::image::files::Files;
+use crate::image::packed::{self, How};
+use crate::image::seal::Key;
+use crate::image::write::{self, Begun, Tree};
 use crate::image::{self, Manifest, record};
 use crate::platform::PlatformKind;
 use crate::sandbox::hostcall::image::Parts;
 use crate::sys;
+
+/// What a packed image is made of, among the container's snapshots; none can have this name.
+const DRAFT: &str = ".packing";
 
 /// `quark checkpoint`: writes an image of a container, which goes to sleep for it, and ends unless
 /// it is to go on.
@@ -23,12 +29,59 @@ use crate::sys;
 /// When it cannot be saved; it goes on then, as it was.
 pub fn checkpoint(store: &Store, options: &cli::Checkpoint, global: &Global) -> Result<()> {
     let (entry, state) = savable(store, &options.id)?;
-    let volumes = own_volumes(&state)?;
+    let bundle = own_bundle(&state)?;
+    let (volumes, rw_dirs) = (volumes(&bundle), &options.rw_dir);
+    let trees = rw_dirs::of((&entry, &state), &bundle, rw_dirs)
+        .with_context(|| format!("container {} was not saved: --rw-dir", entry.id))?;
     let end = !options.leave_running;
-    save((&entry, &state, &volumes), &options.image_path, (None, end), global)
-        .with_context(|| format!("container {} was not saved", entry.id))?;
+    let whose = (&entry, &state, &*volumes);
+    let saved = match packing(&options.packing, &trees)? {
+        Some(how) => save_packed(whose, &options.image_path, &how, end, global),
+        None => save(whose, &trees, &options.image_path, (None, end), global).map(|_| ()),
+    };
+    saved.with_context(|| format!("container {} was not saved", entry.id))?;
     // It is ending by itself.
     if options.leave_running { Ok(()) } else { life::end(&state) }
+}
+
+/// How the image is packed, if it is to be.
+fn packing(options: &cli::Packing, trees: &[Tree]) -> Result<Option<How>> {
+    let cli::Packing { compress, key_file } = options;
+    let key = key_file.as_deref().map(Key::read).transpose()?;
+    if !compress && key.is_none() {
+        return Ok(None);
+    }
+    if let Some(Tree { destination, .. }) = trees.first() {
+        bail!(
+            "an image with a copy of {destination} (io.quark.rw-dirs) cannot be compressed or \
+             encrypted"
+        );
+    }
+    Ok(Some(How { compress: *compress, key }))
+}
+
+/// Writes a packed image of a container to `dir`: from one that is its own, beside its store, so
+/// that nothing else of it comes to `dir`.
+///
+/// # Errors
+/// With nothing left of it.
+fn save_packed(
+    whose @ (entry, ..): (&Entry, &State, &[String]),
+    dir: &Path,
+    how: &How,
+    end: bool,
+    global: &Global,
+) -> Result<()> {
+    let dir = std::path::absolute(dir)?;
+    let _lock = entry.lock()?;
+    make_private(&entry.snapshots())?;
+    let draft = entry.snapshots().join(DRAFT);
+    // Of a command that was killed.
+    std::fs::remove_dir_all(&draft).ok();
+    let pack = || Files::open(&draft).and_then(|files| packed::pack(&files, &dir, how));
+    let saved = save_then(whose, &[], &draft, (None, end), global, pack);
+    std::fs::remove_dir_all(&draft).ok();
+    saved.map(|_| ())
 }
 
 /// Checks that it is no container that cannot be saved in any case.
@@ -83,34 +136,65 @@ pub fn volumes(bundle: &Bundle) -> Vec<String> {
     of_host.map(|mount| mount.destination.clone()).collect()
 }
 
-/// Writes an image of a container, given with its volumes, to `dir`; what it is, and its files.
-/// `parent`: see [`write`]; `end`: it ends then.
+/// Writes an image of a container, given with its volumes, to `dir`, with copies of `trees`; what
+/// it is, and its files. `parent`: see [`begin`]; `end`: it ends then.
 ///
 /// # Errors
 /// With nothing left of it.
 pub fn save(
-    (entry, state, volumes): (&Entry, &State, &[String]),
+    whose: (&Entry, &State, &[String]),
+    trees: &[Tree],
     dir: &Path,
-    (parent, end): (Option<String>, bool),
+    how: (Option<String>, bool),
     global: &Global,
 ) -> Result<(Parts, Vec<OwnedFd>)> {
-    let mut held = Held::hold(entry, global.timeout)?;
-    let written = write(&mut held, state, volumes, dir, parent)?;
-    held.release(end).inspect_err(|_| written.remove())
+    save_then(whose, trees, dir, how, global, || Ok(()))
 }
 
-/// Writes an image of a container that is held to `dir`; `parent`: the snapshot that it was made
-/// of, or that was made of it before.
+/// The same, with what is done with the image before a container that is to end does.
 ///
 /// # Errors
 /// With nothing left of it.
-fn write<'a>(
+fn save_then(
+    (entry, state, volumes): (&Entry, &State, &[String]),
+    trees: &[Tree],
+    dir: &Path,
+    (parent, end): (Option<String>, bool),
+    global: &Global,
+    then: impl FnOnce() -> Result<()>,
+) -> Result<(Parts, Vec<OwnedFd>)> {
+    let mut held = Held::hold(entry, global.timeout)?;
+    let begun = begin(&mut held, state, (volumes, trees), dir, parent)?;
+    // Where the image's files are those of its store, nothing else is ever written where the pages
+    // go that it keeps: it goes on meanwhile.
+    let goes_on = !end && begun.is_near();
+    if goes_on {
+        held.release(false)?;
+    }
+    let (written, sums) = begun.finish(&held.sources)?;
+    let told = || {
+        then()?;
+        if !end && !held.kept.is_empty() {
+            held.written(&sums)?;
+        }
+        if goes_on { Ok(()) } else { held.release(end) }
+    };
+    told().inspect_err(|_| written.remove())?;
+    Ok((held.parts, held.files))
+}
+
+/// Begins to write an image of a container that is held to `dir`; `parent`: the snapshot that it
+/// was made of, or that was made of it before.
+///
+/// # Errors
+/// With nothing left of it.
+fn begin<'a>(
     held: &mut Held,
     state: &State,
-    volumes: &[String],
+    (volumes, trees): (&[String], &[Tree]),
     dir: &'a Path,
     parent: Option<String>,
-) -> Result<Written<'a>> {
+) -> Result<Begun<'a>> {
     let parts = &held.parts;
     let terminal = record::terminal(parts, &held.files);
     let files = record::describe(parts, &held.files, u32::try_from(volumes.len())?)?;
@@ -125,6 +209,7 @@ fn write<'a>(
             volumes: volumes.to_vec(),
             terminal,
             is_overlaid: state.is_overlaid,
+            rw_dirs: trees.iter().map(|tree| tree.destination.clone()).collect(),
             parent,
         },
         ram_sum: 0,
@@ -133,8 +218,8 @@ fn write<'a>(
         parts: parts.clone(),
         files,
     };
-    let Held { connection, sources, .. } = held;
-    write::write(dir, manifest, sources, |shared| adopt(connection, shared))
+    let Held { connection, sources, kept, .. } = held;
+    write::begin(dir, manifest, (sources, kept), trees, |shared| adopt(connection, shared))
 }
 
 /// Checks that a container of this bundle may be what the container of an image was.

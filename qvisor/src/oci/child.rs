@@ -61,6 +61,8 @@ pub struct Setup {
     /// The directory of the image that it is made of, and how many files that has: they come with
     /// the set-up, and guest memory has been checked.
     pub image: Option<(PathBuf, usize)>,
+    /// What its programs do not ask for is read ahead of use then.
+    pub background: bool,
     /// What is written to the root goes to a layer in guest memory. One that may not be written
     /// needs none.
     pub is_overlaid: bool,
@@ -507,6 +509,7 @@ impl Boot {
             is_shared: setup.is_shared,
             container,
             image,
+            background: setup.background,
         };
         let is_restored = config.image.is_some();
         let first_stream = u32::try_from(config.files.len())?;

@@ -269,6 +269,13 @@ pub struct RunAny {
         conflicts_with_all = ["pid_file", "console_socket"],
         value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub count: Option<u32>,
+    /// Once it is up, read in the background what its programs have not asked for of the template's
+    /// memory; its annotation io.quark.restore.background goes before this.
+    #[arg(long, requires = "template", conflicts_with = "pool")]
+    pub background: bool,
+    /// Give it a network namespace of its own, whatever the configuration says.
+    #[arg(long, requires = "template", conflicts_with = "pool")]
+    pub new_network: bool,
     /// Take it from the pool of the template (that listens on SOCKET), if there is one.
     #[arg(long, value_name = "SOCKET", requires = "template", num_args = 0..=1,
         require_equals = true, conflicts_with = "count")]
@@ -299,6 +306,10 @@ pub struct MomentOptions {
     /// It goes on after it was saved.
     #[arg(long, conflicts_with = "template")]
     pub leave_running: bool,
+    /// The image has a copy of this volume, and each container that is made of it a copy of its
+    /// own; may be given more than once. The annotation io.quark.rw-dirs names others.
+    #[arg(long, value_name = "DIR", conflicts_with = "template")]
+    pub rw_dir: Vec<String>,
 }
 
 /// `quark template`.
@@ -324,9 +335,16 @@ pub struct TemplateCreate {
     /// The container goes on.
     #[arg(long, requires = "from")]
     pub leave_running: bool,
+    /// The template has a copy of this volume, and each container that is made of it a copy of its
+    /// own; may be given more than once. The annotation io.quark.rw-dirs names others.
+    #[arg(long, value_name = "DIR", requires = "from")]
+    pub rw_dir: Vec<String>,
     /// Of the image in this directory, which it becomes: the directory has none afterwards.
     #[arg(long, value_name = "DIR")]
     pub image_path: Option<PathBuf>,
+    /// That image is encrypted, with the key in this file; the template is not.
+    #[arg(long, value_name = "FILE", requires = "image_path")]
+    pub key_file: Option<PathBuf>,
     /// The bundle of containers that are made of it [default: the container's].
     #[arg(short, long, value_name = "DIR")]
     pub bundle: Option<PathBuf>,
@@ -356,6 +374,13 @@ pub struct Pool {
     /// How many containers are kept ready.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub size: u32,
+    /// Once one is up that was taken, read in the background what its programs have not asked for
+    /// of the template's memory.
+    #[arg(long)]
+    pub background: bool,
+    /// Give each a network namespace of its own, whatever the configuration says.
+    #[arg(long)]
+    pub new_network: bool,
     /// Where to listen [default: in the state directory].
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
@@ -383,12 +408,30 @@ pub struct Checkpoint {
     /// The container goes on.
     #[arg(long)]
     pub leave_running: bool,
+    /// The image has a copy of this volume, and each container that is made of it a copy of its
+    /// own; may be given more than once. The annotation io.quark.rw-dirs names others.
+    #[arg(long, value_name = "DIR", conflicts_with = "name")]
+    pub rw_dir: Vec<String>,
+    /// How the image is packed.
+    #[command(flatten)]
+    pub packing: Packing,
     /// When the sandbox says so by the connection that standard input is: for quark's own use.
     #[arg(long, hide = true)]
     pub when_told: bool,
     /// What runc's callers say to CRIU.
     #[command(flatten)]
     pub criu: Criu,
+}
+
+/// An image in one file.
+#[derive(Debug, Default, Args)]
+pub struct Packing {
+    /// The image is one file, compressed; what is made of it is unpacked first.
+    #[arg(long, conflicts_with_all = ["name", "rw_dir"])]
+    pub compress: bool,
+    /// The image is one file, encrypted with the key in this file (64 hexadecimal digits).
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "rw_dir"])]
+    pub key_file: Option<PathBuf>,
 }
 
 /// `quark fork`.
@@ -440,6 +483,16 @@ pub struct Restore {
     /// The directory of the image.
     #[arg(long, default_value = "checkpoint", value_name = "DIR")]
     pub image_path: PathBuf,
+    /// The image is encrypted, with the key in this file.
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Once it is up, read in the background what its programs have not asked for of the image's
+    /// memory; its annotation io.quark.restore.background goes before this.
+    #[arg(long)]
+    pub background: bool,
+    /// Give it a network namespace of its own, whatever the configuration says.
+    #[arg(long)]
+    pub new_network: bool,
     /// What runc's callers say to CRIU.
     #[command(flatten)]
     pub criu: Criu,

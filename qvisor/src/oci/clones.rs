@@ -7,7 +7,7 @@ use nix::sys::signalfd::SignalFd;
 
 use super::bundle::Bundle;
 use super::cli::{self, Global};
-use super::create::{self, Begun, Created};
+use super::create::{self, Begun, Created, Origin};
 use super::life::Going;
 use super::state::Store;
 use super::{checkpoint, life, log, pool, run, template};
@@ -32,33 +32,41 @@ pub fn of_template(global: &Global, name: &str, options: &cli::RunAny) -> Result
     }
     let given = options.bundle_given.then_some(options.run.create.bundle.as_path());
     let template = template::open(&store, name)?;
-    let bundle = Bundle::load(template.bundle(given)?)?;
+    let mut bundle = Bundle::load(template.bundle(given)?)?;
+    if options.new_network {
+        bundle.set_new_network();
+    }
     let manifest = template.read()?;
     let image = &template.files;
     match options.count {
-        None => run::make_again(global, &options.run, &bundle, image, &manifest),
-        Some(count) => many(global, &options.run, count, (&store, &bundle), (image, &manifest)),
+        None => {
+            let run = (&options.run, options.background);
+            run::make_again(global, run, &bundle, image, &manifest)
+        }
+        Some(count) => many(global, options, count, (&store, &bundle), (image, &manifest)),
     }
 }
 
 /// Makes `count` containers; the exit code.
 fn many(
     global: &Global,
-    options: &cli::Run,
+    options: &cli::RunAny,
     count: u32,
     (store, bundle): (&Store, &Bundle),
     (image, manifest): (&Files, &Manifest),
 ) -> Result<i32> {
-    run::check(global, &options.create)?;
+    let cli::RunAny { run: cli::Run { create: options, .. }, background, .. } = options;
+    run::check(global, options)?;
     checkpoint::check_bundle(&image.dir, manifest, bundle)?;
     // There is no socket to send terminals to.
     run::terminal(bundle, None, true)?;
-    let ids = (1..=count).map(|number| format!("{}-{number}", options.create.id));
-    let image = Some((image, manifest.container.is_overlaid));
+    let ids = (1..=count).map(|number| format!("{}-{number}", options.id));
+    let image = Some(Origin::new(image, manifest));
     let init = manifest.container.init;
     let are_there = make_all(store, (global, init), ids, |id, signals| {
-        let request = run::request(global, &options.create, bundle, None, signals, false);
-        create::begin(&create::Request { id, image, claimed: true, ..request })
+        let request = run::request(global, options, bundle, None, signals, false);
+        let background = *background;
+        create::begin(&create::Request { id, image, background, claimed: true, ..request })
     })?;
     Ok(i32::from(!are_there))
 }

@@ -29,10 +29,11 @@ use super::roots::Roots;
 use super::state::{Entry, State, Status, Store, default_root, start_time};
 use super::upper::Upper;
 use super::view::View;
-use super::{client, hooks, hub, pod, rootless, sleep, uds, wire};
+use super::{background, client, hooks, hub, pod, rootless, rw_dirs, sleep, uds, wire};
 use crate::cgroup::{self, Cgroup, Hierarchies, Plan};
 use crate::console::{self, Pty};
 use crate::image::files::Files;
+use crate::image::{Container, Manifest};
 use crate::platform;
 use crate::sandbox::confine::user_namespace;
 use crate::sandbox::hostcall::uds::HostUds;
@@ -57,9 +58,10 @@ pub struct Request<'a> {
     pub network: Option<PathBuf>,
     /// What of the host's files is the root, below a throw-away layer; `None` for the bundle's own.
     pub view: Option<View>,
-    /// The image that it is made of, whose guest memory has been checked, and whether what is
-    /// written to its root goes to a layer.
-    pub image: Option<(&'a Files, bool)>,
+    /// The image that it is made of.
+    pub image: Option<Origin<'a>>,
+    /// What its programs do not ask for is read ahead of use then, unless an annotation says more.
+    pub background: bool,
     /// The terminal of the container's program.
     pub pty: Option<&'a Pty>,
     /// Its standard streams, if it has no terminal; `None` for those of this process.
@@ -77,13 +79,32 @@ pub struct Request<'a> {
     pub signals: &'a SignalFd,
 }
 
+/// An image that containers are made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin<'a> {
+    /// It, whose guest memory has been checked.
+    pub files: &'a Files,
+    /// What is written to its root goes to a layer.
+    pub is_overlaid: bool,
+    /// The volumes of which they have copies of their own.
+    pub rw_dirs: &'a [String],
+}
+
+impl<'a> Origin<'a> {
+    /// That of an image that says this of itself.
+    pub fn new(files: &'a Files, manifest: &'a Manifest) -> Self {
+        let Container { is_overlaid, rw_dirs, .. } = &manifest.container;
+        Origin { files, is_overlaid: *is_overlaid, rw_dirs }
+    }
+}
+
 impl<'a> Request<'a> {
     /// A detached container of an image, which is this process's until it is told to go on.
     pub fn of_image(
         global: &'a Global,
         id: &'a str,
         bundle: &'a Bundle,
-        image: (&'a Files, bool),
+        image: Origin<'a>,
         signals: &'a SignalFd,
     ) -> Self {
         Request {
@@ -93,6 +114,7 @@ impl<'a> Request<'a> {
             network: bundle.network(),
             view: None,
             image: Some(image),
+            background: false,
             pty: None,
             streams: None,
             pid_file: None,
@@ -163,10 +185,11 @@ impl Drop for Undo {
         {
             tracing::warn!("{e:#}");
         }
-        if let Some(entry) = &self.entry
-            && let Err(e) = entry.remove()
-        {
-            tracing::warn!("{e:#}");
+        if let Some(entry) = &self.entry {
+            if let Err(e) = entry.remove() {
+                tracing::warn!("{e:#}");
+            }
+            entry.forget_rw_dirs();
         }
         if let Some((hooks, state)) = &self.poststop {
             hooks::run_and_log("poststop", hooks.poststop().as_ref(), state);
@@ -204,7 +227,7 @@ pub fn begin(request: &Request<'_>) -> Result<Begun> {
     if request.image.is_some() && joined.is_some() {
         bail!("a container of a pod with one kernel cannot be made of an image");
     }
-    let choices = Choices::new(global, &annotations)?;
+    let choices = Choices::new(global, &annotations, request.background)?;
     let platform = match &joined {
         Some(joined) => joined.state.platform,
         None => {
@@ -238,7 +261,10 @@ pub fn begin(request: &Request<'_>) -> Result<Begun> {
         owner: nix::unistd::getuid().to_string(),
         annotations,
         platform,
-        is_overlaid: request.image.map_or(choices.upper == Upper::Memory, |(_, then)| then),
+        rw_dirs: request.image.map_or_else(Vec::new, |image| image.rw_dirs.to_vec()),
+        is_overlaid: request
+            .image
+            .map_or(choices.upper == Upper::Memory, |image| image.is_overlaid),
         is_shared: joined.is_none() && choices.pod == Pod::Shared,
         pod: joined.as_ref().map(|joined| joined.state.id.clone()),
         cgroup: planned.as_ref().ok().map(|plan| plan.cgroup.clone()),
@@ -290,13 +316,16 @@ pub fn begin(request: &Request<'_>) -> Result<Begun> {
     state.start_time = start_time(state.pid).unwrap_or(0);
     entry.save(&state)?;
 
-    let setup = setup(request, &state, &choices);
+    let mut setup = setup(request, &state, &choices);
+    if let Some(Origin { files, rw_dirs, .. }) = request.image {
+        rw_dirs::give(&entry, files, rw_dirs, &mut setup.mounts)?;
+    }
     let wait = setup.wait;
     match control {
         Control::Own(listener) => {
             let image = request.image;
             let host = (&store, bundle, cgroup.as_ref());
-            let image = image.map(|(image, _)| image);
+            let image = image.map(|image| image.files);
             equip(&ours, setup, choices, (&listener, &record, image), host)?;
         }
         Control::Of(joined) => {
@@ -363,15 +392,21 @@ struct Choices {
     host_uds: HostUds,
     upper: Upper,
     pod: Pod,
+    background: bool,
 }
 
 impl Choices {
-    fn new(global: &Global, annotations: &BTreeMap<String, String>) -> Result<Choices> {
+    fn new(
+        global: &Global,
+        annotations: &BTreeMap<String, String>,
+        background: bool,
+    ) -> Result<Choices> {
         let (sleep, trigger) = sleep::spec(annotations, &global.sleep)?;
         let host_uds = uds::choose(annotations, global.host_uds)?;
         let upper = Upper::choose(annotations, global.rootfs_upper)?;
         let pod = Pod::choose(annotations, global.pod)?;
-        Ok(Choices { sleep, trigger, host_uds, upper, pod })
+        let background = background::choose(annotations, background)?;
+        Ok(Choices { sleep, trigger, host_uds, upper, pod, background })
     }
 }
 
@@ -559,7 +594,8 @@ fn setup(request: &Request<'_>, state: &State, choices: &Choices) -> Setup {
             .and_then(oci_spec::runtime::Root::readonly)
             .unwrap_or(false),
         view: request.view.clone(),
-        image: request.image.map(|(image, _)| (image.dir.clone(), image.each().count())),
+        image: request.image.map(|Origin { files, .. }| (files.dir.clone(), files.each().count())),
+        background: choices.background,
         is_overlaid: state.is_overlaid,
         mounts: bundle.mounts.clone(),
         hostname: bundle.hostname(),

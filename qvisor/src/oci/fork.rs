@@ -12,8 +12,10 @@ use super::bundle::Bundle;
 use super::checkpoint;
 use super::cli::{self, Global};
 use super::clones::make_all;
-use super::create;
+use super::create::{self, Origin};
+use super::rw_dirs;
 use super::state::{Entry, Store, make_private, try_lock};
+use crate::image::directory;
 use crate::image::files::Files;
 use crate::sandbox::hostcall::image::{Parts, STREAMS};
 
@@ -28,6 +30,8 @@ pub fn fork(store: &Store, options: &cli::Fork, global: &Global) -> Result<()> {
     let (entry, state) = checkpoint::savable(store, &options.id)?;
     let own = checkpoint::own_bundle(&state)?;
     let volumes = checkpoint::volumes(&own);
+    let trees = rw_dirs::of((&entry, &state), &own, &[])?;
+    let names: Vec<String> = trees.iter().map(|tree| tree.destination.clone()).collect();
     let mut bundle = match &options.bundle {
         Some(dir) => Bundle::load(dir)?,
         None => own,
@@ -47,25 +51,25 @@ pub fn fork(store: &Store, options: &cli::Fork, global: &Global) -> Result<()> {
     }
     let draft = Draft::new(&store.images().join("forks"))?;
     let dir = draft.image();
+    let whose = (&entry, &state, &*volumes);
     let hold = || {
         let _lock = entry.lock()?;
-        let saved = checkpoint::save((&entry, &state, &volumes), &dir, (None, false), global)?;
+        let saved = checkpoint::save(whose, &trees, &dir, (None, false), global)?;
         streams(&saved, volumes.len() as u32)
     };
     let streams = hold().with_context(|| format!("container {} was not forked", entry.id))?;
     // Nobody gets into the host's network whose original is not there.
-    let network = match bundle.network() {
-        None if !options.new_network && shares_network(state.pid)? => None,
-        Some(path) if !options.new_network => Some(path),
-        _ => Some(PathBuf::new()),
-    };
+    if options.new_network || bundle.network().is_none() && !shares_network(state.pid)? {
+        bundle.set_new_network();
+    }
     let image = Files::open(&dir)?;
     let are_there = make_all(store, (global, state.init), ids.into_iter(), |id, signals| {
         bundle.set_cgroup_beside(id);
         let streams = Some(streams.each_ref().map(AsFd::as_fd));
-        let image = (&image, state.is_overlaid);
+        let is_overlaid = state.is_overlaid;
+        let image = Origin { files: &image, is_overlaid, rw_dirs: &names };
         let request = create::Request::of_image(global, id, &bundle, image, signals);
-        create::begin(&create::Request { network: network.clone(), streams, ..request })
+        create::begin(&create::Request { streams, ..request })
     })?;
     draft.keep_for(&entry);
     ensure!(are_there, "not all containers were made that were to be forked from {}", entry.id);
@@ -123,7 +127,9 @@ impl Draft {
         let dir = entry.snapshots();
         let kept = make_private(&dir).and_then(|()| {
             fs::remove_dir_all(dir.join(LAST)).ok();
-            Ok(fs::rename(self.image(), dir.join(LAST))?)
+            fs::rename(self.image(), dir.join(LAST))?;
+            // Nobody else is made of it.
+            Ok(directory::forget_trees(&dir.join(LAST))?)
         });
         if let Err(e) = kept {
             tracing::debug!("the next image copies what this one had: {e:#}");

@@ -14,6 +14,7 @@ use super::state::Entry;
 use crate::image::write::{Shared, Sources};
 use crate::sandbox::hostcall::image::Parts;
 use crate::store;
+use crate::store::kept::Kept;
 
 /// How often it is put to sleep if something wakes it before it can be held.
 const TRIES: u32 = 20;
@@ -29,6 +30,8 @@ pub struct Held {
     pub connection: Connection,
     /// What it is besides its files.
     pub parts: Parts,
+    /// Pages that its store has places for, and that it keeps until they are written.
+    pub kept: Kept,
     /// Guest memory, and the files of its store.
     pub sources: Sources,
     /// Those that `parts` names.
@@ -45,7 +48,9 @@ impl Held {
         // Whoever was awake is woken when it ends.
         let mut connection = Connection::open(entry, ANSWER_TIMEOUT)?;
         let (bytes, files) = sleeping(&mut connection, patience.unwrap_or(PATIENCE))?;
-        let parts: Parts = postcard::from_bytes(&bytes).context("decoding what the sandbox is")?;
+        let (parts, kept): (Parts, Kept) =
+            postcard::from_bytes(&bytes).context("decoding what the sandbox is")?;
+        ensure!(kept.is_of(&parts.store, parts.ram_bytes), "what the sandbox keeps fits nowhere");
         let mut files = files.into_iter();
         let mut next = || files.next().map(File::from).context("a file did not come");
         let ram = next()?;
@@ -54,17 +59,26 @@ impl Held {
         let reap = parts.store.reap.is_some().then(next).transpose()?;
         let files: Vec<OwnedFd> = files.collect();
         ensure!(files.len() == parts.files as usize, "the sandbox did not send all of its files");
-        Ok(Held { connection, parts, sources: Sources { ram, swap, reap }, files })
+        Ok(Held { connection, parts, kept, sources: Sources { ram, swap, reap }, files })
     }
 
-    /// Lets it go on, or ends it; what it was, and its files.
+    /// Lets it go on, or ends it. What it keeps, it keeps as long as this lives.
     ///
     /// # Errors
     /// When it was held for too long, and has gone on.
-    pub fn release(self, end: bool) -> Result<(Parts, Vec<OwnedFd>)> {
-        let Held { mut connection, parts, files, .. } = self;
-        connection.order(&Request::Release { end })?;
-        Ok((parts, files))
+    pub fn release(&mut self, end: bool) -> Result<()> {
+        self.connection.order(&Request::Release { end })
+    }
+
+    /// What it keeps is written, and has these checksums.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn written(&mut self, sums: &File) -> Result<()> {
+        match self.connection.call(&Request::Written, &[sums.as_fd()])? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
     }
 }
 

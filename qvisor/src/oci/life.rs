@@ -353,6 +353,7 @@ pub fn destroy(entry: &Entry, state: &State) -> Result<()> {
     let cgroup = state.cgroup.as_ref().map_or(Ok(()), crate::cgroup::Cgroup::remove);
     entry.remove()?;
     entry.forget_snapshots();
+    entry.forget_rw_dirs();
     let poststop = state.hooks.as_ref().and_then(|h| h.poststop().as_ref());
     hooks::run_and_log("poststop", poststop, &state.oci(Status::Stopped));
     cgroup

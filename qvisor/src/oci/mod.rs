@@ -6,6 +6,8 @@
 //! boots.
 #![deny(unsafe_code)]
 
+pub mod annotation;
+pub mod background;
 pub mod bundle;
 pub mod checkpoint;
 mod child;
@@ -41,6 +43,7 @@ pub mod rollback;
 pub mod rootless;
 pub mod roots;
 pub mod run;
+pub mod rw_dirs;
 pub mod seccomp;
 pub mod sleep;
 pub mod snapshots;

@@ -14,10 +14,11 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::ValueEnum;
 use qlib::control::{Reply, Request};
 
+use super::annotation::switch_in;
 use super::cli::{self, Global};
 use super::client::{ANSWER_TIMEOUT, Connection, unexpected};
 use super::error::SandboxEnded;
@@ -52,6 +53,8 @@ pub struct Moment {
     sign: Sign,
     image: PathBuf,
     goes_on: bool,
+    /// Those of `--rw-dir`.
+    rw_dirs: Vec<String>,
 }
 
 impl Moment {
@@ -72,7 +75,8 @@ impl Moment {
         if directory::is_image(&image) {
             bail!("there is an image in {}: remove it, or name another place", image.display());
         }
-        Ok(Some(Self { sign, image, goes_on: options.leave_running }))
+        let (goes_on, rw_dirs) = (options.leave_running, options.rw_dir.clone());
+        Ok(Some(Self { sign, image, goes_on, rw_dirs }))
     }
 
     /// What annotations say. One that has been saved already is not saved again.
@@ -80,11 +84,7 @@ impl Moment {
     /// # Errors
     /// Names the annotation.
     pub fn of(annotations: &BTreeMap<String, String>) -> Result<Option<Self>> {
-        let is_true = |name: &str| match annotations.get(name).map(String::as_str) {
-            None | Some("false") => Ok(false),
-            Some("true") => Ok(true),
-            Some(other) => bail!("annotation {name} is {other:?}: write \"true\" or \"false\""),
-        };
+        let is_true = |name| Ok::<_, anyhow::Error>(switch_in(annotations, name)? == Some(true));
         let (sign, name) = match (annotations.get(WHEN), is_true(SERVED)?) {
             (None, false) => return Ok(None),
             (Some(text), false) => (Sign::Text(text.clone()), WHEN),
@@ -102,7 +102,8 @@ impl Moment {
             tracing::info!("there is an image in {}: no other is made", path.display());
             return Ok(None);
         }
-        Ok(Some(Self { sign, image: path, goes_on: is_true(GOES_ON)? }))
+        // Its annotation says which directories.
+        Ok(Some(Self { sign, image: path, goes_on: is_true(GOES_ON)?, rw_dirs: Vec::new() }))
     }
 
     /// Has the sandbox of a container that has not been started watch for it.
@@ -159,6 +160,9 @@ impl Watch {
         if self.moment.goes_on {
             arguments.push("--leave-running".into());
         }
+        for dir in self.moment.rw_dirs {
+            arguments.extend(["--rw-dir".into(), dir.into()]);
+        }
         arguments.extend(["--".into(), self.id.into()]);
         let args = arguments.into_iter().map(|word| CString::new(word.into_vec()));
         let null = File::options().read(true).write(true).open("/dev/null");
@@ -183,6 +187,8 @@ impl Watch {
                 keep: None,
                 leave_running: goes_on,
                 when_told: false,
+                rw_dir: self.moment.rw_dirs,
+                packing: cli::Packing::default(),
                 criu: cli::Criu::default(),
             };
             checkpoint::checkpoint(&store, &options, &global)
@@ -250,6 +256,12 @@ pub fn start(store: &Store, id: &str, global: &Global) -> Result<()> {
     let found = store.load(id).ok();
     let watch = match &found {
         Some((entry, state)) if state.status() == Status::Created => {
+            // It has no program to be started: it goes on in the middle of one.
+            ensure!(
+                !entry.is_owned(),
+                "container {id} is not yours to start: the command that made it of an image (quark \
+                 pool, restore or run) has it go on"
+            );
             Moment::of(&state.annotations)?.map(|moment| moment.watch(entry, state)).transpose()?
         }
         // What is wrong is told there.
@@ -273,8 +285,8 @@ mod tests {
         assert_eq!(of(&[(PATH, "/nowhere")]).unwrap(), None);
         assert_eq!(of(&[(SERVED, "false")]).unwrap(), None);
         let said = of(&[(WHEN, "ready"), (PATH, "/nowhere")]).unwrap().unwrap();
-        let expected =
-            Moment { sign: Sign::Text("ready".into()), image: "/nowhere".into(), goes_on: false };
+        let (sign, image) = (Sign::Text("ready".into()), "/nowhere".into());
+        let expected = Moment { sign, image, goes_on: false, rw_dirs: Vec::new() };
         assert_eq!(said, expected);
         let served = of(&[(SERVED, "true"), (PATH, "/nowhere"), (GOES_ON, "true")]).unwrap();
         let served = served.unwrap();
@@ -304,6 +316,7 @@ mod tests {
             checkpoint_after_first_request: false,
             image_path: dir.clone(),
             leave_running: false,
+            rw_dir: Vec::new(),
         };
         let error = Moment::choose(&options, &BTreeMap::new()).unwrap_err().to_string();
         std::fs::remove_dir_all(&dir).unwrap();

@@ -21,7 +21,7 @@ use super::bundle::Bundle;
 use super::child::{FromChild, ToChild};
 use super::cli::{self, Global};
 use super::client::short_path;
-use super::create::{self, Begun, Created};
+use super::create::{self, Begun, Created, Origin};
 use super::error::ContainerError;
 use super::state::{Entry, State, Store};
 use super::template::{self, Template};
@@ -68,7 +68,10 @@ pub fn pool(global: &Global, options: &cli::Pool) -> Result<i32> {
     create::check_global(global)?;
     let store = Store::new(&global.root)?;
     let template = template::open(&store, &options.template)?;
-    let bundle = Bundle::load(template.bundle(options.bundle.as_deref())?)?;
+    let mut bundle = Bundle::load(template.bundle(options.bundle.as_deref())?)?;
+    if options.new_network {
+        bundle.set_new_network();
+    }
     if bundle.process.terminal {
         bail!("a container with a terminal cannot be kept ready: whose terminal it is to be?");
     }
@@ -86,8 +89,8 @@ pub fn pool(global: &Global, options: &cli::Pool) -> Result<i32> {
         store: &store,
         template: &template,
         bundle: &bundle,
-        init: manifest.container.init,
-        is_overlaid: manifest.container.is_overlaid,
+        manifest: &manifest,
+        background: options.background,
         size: options.size as usize,
         streams,
         signals,
@@ -157,10 +160,10 @@ struct Supervisor<'a> {
     store: &'a Store,
     template: &'a Template,
     bundle: &'a Bundle,
-    /// The first process of each container.
-    init: u32,
-    /// What they write to their roots goes to layers.
-    is_overlaid: bool,
+    /// What it says of itself.
+    manifest: &'a Manifest,
+    /// The rest of the image is read ahead of use once they go on.
+    background: bool,
     size: usize,
     streams: [OwnedFd; STREAMS as usize],
     signals: SignalFd,
@@ -238,11 +241,15 @@ impl Supervisor<'_> {
     fn begin(&mut self) -> Result<()> {
         self.made += 1;
         let id = format!("pool-{}-{}-{}", self.template.name, std::process::id(), self.made);
-        let image = (&self.template.files, self.is_overlaid);
+        let image = Origin::new(&self.template.files, self.manifest);
         let streams = Some(self.streams.each_ref().map(AsFd::as_fd));
         let request =
             create::Request::of_image(self.global, &id, self.bundle, image, &self.signals);
-        self.begun.push(create::begin(&create::Request { streams, ..request })?);
+        self.begun.push(create::begin(&create::Request {
+            streams,
+            background: self.background,
+            ..request
+        })?);
         Ok(())
     }
 
@@ -297,7 +304,7 @@ impl Supervisor<'_> {
         self.reap();
         let Some(created) = self.ready.front() else { return none("none is ready".into()) };
         let lock = created.owner_lock.as_ref().context("it is nobody's")?;
-        let answer = Answer::Yours(created.entry.id.clone(), self.init);
+        let answer = Answer::Yours(created.entry.id.clone(), self.manifest.container.init);
         wire::send(&stream, &answer, &[created.setup.as_fd(), lock.as_fd()])?;
         if let Some(Created { entry, child, .. }) = self.ready.pop_front() {
             self.given.push((entry, child));
@@ -435,10 +442,24 @@ fn take(store: &Store, name: &str, options: &cli::RunAny) -> Result<Taken> {
         bail!("it came without its files")
     };
     let was = store.entry(&id)?;
-    let flags = rustix::fs::RenameFlags::NOREPLACE;
-    match rustix::fs::renameat_with(rustix::fs::CWD, &was.dir, rustix::fs::CWD, &entry.dir, flags) {
-        Err(rustix::io::Errno::EXIST) => return Err(exists().into()),
+    let rename = |from: &Path, to: &Path| {
+        let flags = rustix::fs::RenameFlags::NOREPLACE;
+        rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, flags)
+    };
+    // What it has copies of goes first: of a name without a container they are nobody's.
+    match rename(&was.rw_dirs(), &entry.rw_dirs()) {
+        Err(rustix::io::Errno::NOENT) => {}
         renamed => renamed.with_context(|| format!("giving {id} its ID"))?,
+    }
+    match rename(&was.dir, &entry.dir) {
+        Ok(()) => {}
+        failed => {
+            rename(&entry.rw_dirs(), &was.rw_dirs()).ok();
+            if failed == Err(rustix::io::Errno::EXIST) {
+                return Err(exists().into());
+            }
+            failed.with_context(|| format!("giving {id} its ID"))?;
+        }
     }
     let rename = || {
         let mut state = entry.load()?;

@@ -13,7 +13,7 @@ use super::bundle::Bundle;
 use super::checkpoint;
 use super::cli::{self, Global};
 use super::client::{ANSWER_TIMEOUT, Connection, Refused};
-use super::create::{self, Created, check_global, create};
+use super::create::{self, Created, Origin, check_global, create};
 use super::life;
 use super::moment::{self, Moment};
 use super::state::{Entry, Status, Store};
@@ -21,6 +21,8 @@ use super::view::View;
 use crate::console::{self, Pty};
 use crate::image::Manifest;
 use crate::image::files::Files;
+use crate::image::packed;
+use crate::image::seal::Key;
 
 /// `quark create`.
 ///
@@ -46,7 +48,7 @@ pub fn create_command(global: &Global, options: &cli::Create) -> Result<()> {
 pub fn run_command(global: &Global, run: &cli::Run, moment: &cli::MomentOptions) -> Result<i32> {
     let bundle = Bundle::load(&run.create.bundle)?;
     let moment = Moment::choose(moment, &bundle.annotations())?;
-    make(global, run, &bundle, None, |store, created| {
+    make(global, run, &bundle, (None, false), |store, created| {
         let watch = moment.map(|m| m.watch(&created.entry, &created.state)).transpose()?;
         life::start(store, &created.state.id, global.timeout)?;
         Ok(watch)
@@ -59,7 +61,7 @@ fn make(
     global: &Global,
     options: &cli::Run,
     bundle: &Bundle,
-    image: Option<(&Files, bool)>,
+    (image, background): (Option<Origin<'_>>, bool),
     start: impl FnOnce(&Store, &Created) -> Result<Option<moment::Watch>>,
 ) -> Result<i32> {
     check(global, &options.create)?;
@@ -69,7 +71,7 @@ fn make(
     let attended = !options.detach && options.create.console_socket.is_none();
     let request = request(global, &options.create, bundle, pty.as_ref(), &signals, attended);
     let claimed = image.is_some();
-    let created = create(&create::Request { image, claimed, ..request })?;
+    let created = create(&create::Request { image, background, claimed, ..request })?;
     let store = Store::new(&global.root)?;
     let started = hand_over(pty.as_ref(), &options.create).and_then(|()| start(&store, &created));
     let started = started.and_then(|watch| match watch {
@@ -101,27 +103,33 @@ fn make(
 /// # Errors
 /// With nothing left behind.
 pub fn restore_command(global: &Global, options: &cli::Restore) -> Result<i32> {
-    let image = Files::open(&std::path::absolute(&options.image_path)?)?;
+    let dir = std::path::absolute(&options.image_path)?;
+    let key = options.key_file.as_deref().map(Key::read).transpose()?;
+    let image = packed::find(&dir, key.as_ref())?;
     let manifest = image.check()?;
-    let bundle = Bundle::load(&options.run.create.bundle)?;
-    make_again(global, &options.run, &bundle, &image, &manifest)
+    let mut bundle = Bundle::load(&options.run.create.bundle)?;
+    if options.new_network {
+        bundle.set_new_network();
+    }
+    make_again(global, (&options.run, options.background), &bundle, &image, &manifest)
 }
 
-/// Makes a container of an image that has been checked, and stays with it; the exit code.
+/// Makes a container of an image that has been checked, whose rest is read ahead of use or not, and
+/// stays with it; the exit code.
 ///
 /// # Errors
 /// With nothing left behind.
 pub(super) fn make_again(
     global: &Global,
-    options: &cli::Run,
+    (options, background): (&cli::Run, bool),
     bundle: &Bundle,
     image: &Files,
     manifest: &Manifest,
 ) -> Result<i32> {
     checkpoint::check_bundle(&image.dir, manifest, bundle)?;
     life::remove_abandoned(&Store::new(&global.root)?.entry(&options.create.id)?);
-    let image = Some((image, manifest.container.is_overlaid));
-    make(global, options, bundle, image, |store, created| {
+    let image = Some(Origin::new(image, manifest));
+    make(global, options, bundle, (image, background), |store, created| {
         life::go_on(store, &created.state.id, manifest.container.init, &created.setup)?.finish()?;
         Ok(None)
     })
@@ -159,6 +167,7 @@ pub fn do_command(global: &Global, options: &cli::Do) -> Result<i32> {
         network: (!has_host_network).then(PathBuf::new),
         view: Some(view),
         image: None,
+        background: false,
         pty: pty.as_ref(),
         streams: None,
         pid_file: None,
@@ -227,6 +236,7 @@ pub(super) fn request<'a>(
         network: bundle.network(),
         view: None,
         image: None,
+        background: false,
         pty,
         streams: None,
         pid_file: options.pid_file.as_deref(),

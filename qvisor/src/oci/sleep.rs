@@ -10,6 +10,7 @@ use clap::{ArgAction, Args};
 use ipnet::IpNet;
 use qlib::control::{AnswerSpec, Network, SleepSpec, Timers};
 
+use super::annotation;
 use super::pressure::{self, OnPressure, Trigger};
 
 /// All annotations about it begin so.
@@ -164,11 +165,7 @@ pub fn spec(
                 let lines = value.lines().filter(|line| !line.is_empty());
                 spec.ignore_exec = lines.map(str::to_owned).collect();
             }
-            (DRY_RUN, "true") => spec.dry_run = true,
-            (DRY_RUN, "false") => spec.dry_run = false,
-            (DRY_RUN, value) => {
-                bail!("annotation {name} is {value:?}: write \"true\" or \"false\"")
-            }
+            (DRY_RUN, value) => spec.dry_run = annotation::switch(name, value)?,
             _ => bail!(
                 "annotation {name}: there is none of this name; there are {AFTER}, \
                  {ON_PRESSURE}, {TIMERS}, {DRY_RUN}, {IGNORE_FROM}, {ANSWER_PROBES} and \

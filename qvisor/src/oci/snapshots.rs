@@ -41,7 +41,7 @@ pub fn take(
     make_private(&entry.snapshots())?;
     // Of a command that was killed.
     fs::remove_dir_all(&dir).ok();
-    checkpoint::save((&entry, &state, &volumes), &dir, (current(&entry), false), global)
+    checkpoint::save((&entry, &state, &volumes), &[], &dir, (current(&entry), false), global)
         .with_context(|| format!("container {id} was not saved"))?;
     set_current(&entry, name)?;
     let all = all(&entry);

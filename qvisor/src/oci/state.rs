@@ -167,6 +167,9 @@ pub struct State {
     /// What it writes to its root goes to a layer in guest memory.
     #[serde(default)]
     pub is_overlaid: bool,
+    /// The volumes of which it has copies of its own ([`super::rw_dirs`]).
+    #[serde(default)]
+    pub rw_dirs: Vec<String>,
     /// Further containers of its pod share its kernel.
     #[serde(default)]
     pub is_shared: bool,
@@ -358,6 +361,7 @@ impl Store {
             Ok(()) => {
                 // Of one that went with the host's memory.
                 entry.forget_snapshots();
+                entry.forget_rw_dirs();
                 Ok(entry)
             }
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
@@ -468,8 +472,13 @@ fn own(options: &mut OpenOptions) -> &mut OpenOptions {
 impl Entry {
     /// The directory of its snapshots, which may not be there.
     pub fn snapshots(&self) -> PathBuf {
+        self.kept("snapshots")
+    }
+
+    /// Where things of this kind of its are that are too large for a state directory.
+    pub(super) fn kept(&self, kind: &str) -> PathBuf {
         let root = self.dir.parent().unwrap_or(&self.dir).to_owned();
-        Store { root }.images().join("snapshots").join(&self.id)
+        Store { root }.images().join(kind).join(&self.id)
     }
 
     /// Removes its snapshots.
@@ -601,6 +610,11 @@ impl Entry {
     pub fn disown(&self) -> Result<()> {
         let path = self.dir.join(OWNER_LOCK);
         fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))
+    }
+
+    /// True if the entry is somebody's [own](Entry::lock_as_owner), or was of one who has ended.
+    pub fn is_owned(&self) -> bool {
+        self.dir.join(OWNER_LOCK).exists()
     }
 
     /// True if the process that [owned](Entry::lock_as_owner) the entry has ended.

@@ -22,6 +22,8 @@ use super::{checkpoint, info};
 use crate::image::Manifest;
 use crate::image::directory;
 use crate::image::files::Files;
+use crate::image::packed;
+use crate::image::seal::Key;
 use crate::sys::utc::Utc;
 
 /// The file that says what a template is besides its image.
@@ -269,13 +271,16 @@ fn create(store: &Store, options: &cli::TemplateCreate, global: &Global) -> Resu
             keep: None,
             when_told: false,
             leave_running: options.leave_running,
+            rw_dir: options.rw_dir.clone(),
+            packing: cli::Packing::default(),
             criu: cli::Criu::default(),
         };
         checkpoint::checkpoint(store, &options, global)?;
         return draft.publish(store);
     }
     let from = options.image_path.as_deref().context("say --from or --image-path")?;
-    let files = Files::open(from)?;
+    let key = options.key_file.as_deref().map(Key::read).transpose()?;
+    let files = packed::find(from, key.as_ref())?;
     let manifest = files.check()?;
     let draft = templates.begin(store, &options.name)?;
     let created = Utc::now().to_string();
@@ -288,11 +293,17 @@ fn create(store: &Store, options: &cli::TemplateCreate, global: &Global) -> Resu
         return Ok(());
     }
     // From here on there are two; the manifest goes first, without which it is no image.
-    for (_, name) in files.each().collect::<Vec<_>>().into_iter().rev() {
+    for name in files.names().into_iter().rev() {
         let path = from.join(name);
         if let Err(e) = fs::remove_file(&path) {
             tracing::warn!("{} is left, of which the template is a copy: {e}", path.display());
         }
+    }
+    if let Err(e) = directory::forget_trees(from) {
+        tracing::warn!(
+            "a part of {} is left, of which the template is a copy: {e}",
+            from.display()
+        );
     }
     // The directory may have been there for other things.
     fs::remove_dir(from).ok();

@@ -230,6 +230,7 @@ mod tests {
             annotations: Default::default(),
             platform: PlatformKind::Process,
             is_overlaid: false,
+            rw_dirs: Vec::new(),
             is_shared: false,
             pod: None,
             cgroup: None,

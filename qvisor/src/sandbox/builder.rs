@@ -65,6 +65,8 @@ pub struct SandboxConfig {
     pub container: ContainerSpec,
     /// It goes on where another one was: asleep, with the processes of that.
     pub image: Option<Image>,
+    /// What its programs do not ask for is read ahead of use then.
+    pub background: bool,
 }
 
 /// Why a sandbox does not boot.
@@ -164,7 +166,8 @@ pub(super) fn build(config: SandboxConfig) -> Result<Sandbox, BootError> {
             host.put_back(&parts, files)?;
             let ContainerSpec { hostname, memory_limit: limit, sleep, .. } = container;
             let hostname = Some(hostname);
-            Request::Restored { hostname, limit, sleep, paused: false }
+            let background = config.background;
+            Request::Restored { hostname, limit, sleep, paused: false, background }
         }
         None => Request::Create(container),
     };

@@ -61,6 +61,8 @@ struct Connection {
     fds: Vec<OwnedFd>,
     /// What its other end stands for on the host.
     stands_for: Option<Stead>,
+    /// It has asked for a sleep that lasts for it: the sandbox keeps its memory.
+    keeps: bool,
 }
 
 /// What a process of the host stands for, which holds a connection.
@@ -86,6 +88,8 @@ pub struct ControlServer {
     held: Option<u64>,
     /// The connection with which the sleep ends that was asked for on it.
     stays: Option<u64>,
+    /// The connection that was given what the sandbox keeps, and writes it.
+    given: Option<u64>,
     as_made: AsMade,
 }
 
@@ -135,6 +139,7 @@ impl ControlServer {
             next_key,
             held: None,
             stays: None,
+            given: None,
             as_made,
         })
     }
@@ -167,6 +172,7 @@ impl ControlServer {
                 bytes: Vec::new(),
                 fds: Vec::new(),
                 stands_for: None,
+                keeps: false,
             };
             self.connections.insert(key, connection);
         }
@@ -179,10 +185,10 @@ impl ControlServer {
         self.host.replies.forget_connection(key);
         self.host.output.forget(key);
         self.end_unwanted(dispatch);
-        if self.stays.take_if(|stays| *stays == key).is_some()
-            && let Err(e) = self.mailbox.local(&self.host, &Request::Wake, dispatch)
-        {
-            tracing::warn!("the sandbox sleeps on after its copy was made: {e}");
+        self.wake_for(key, dispatch);
+        let is_its = self.given.map_or(connection.keeps, |given| given == key);
+        if is_its && let Err(e) = self.settle(None, dispatch) {
+            tracing::warn!("the sandbox keeps memory for a copy that nobody makes: {e}");
         }
         // As long as its end has not been reported, the number is still that of the process.
         if let Some(Stead::Process(pid)) = connection.stands_for.filter(|_| is_held) {
@@ -263,15 +269,21 @@ impl ControlServer {
             connection.stands_for = stands_for;
         }
         match request {
-            Request::Hibernate { stay: true, .. } => self.stays = Some(key),
+            Request::Hibernate { stay: true, .. } => {
+                self.stays = Some(key);
+                if let Some(connection) = self.connections.get_mut(&key) {
+                    connection.keeps = true;
+                }
+            }
             Request::Limit { container: FIRST_CONTAINER, limit } => self.as_made.limit = limit,
             Request::Pause => self.as_made.is_paused = true,
             Request::Resume => self.as_made.is_paused = false,
             Request::Checkpoint => return self.checkpoint(key, &socket, dispatch),
             Request::Release { end } => {
-                self.release(key, &socket, end);
+                self.release(key, &socket, end, dispatch);
                 return Ok(());
             }
+            Request::Written => return self.written(key, &socket, fds, dispatch),
             Request::Adopt { layers } => {
                 self.adopt(key, &socket, &layers, fds);
                 return Ok(());
@@ -340,7 +352,9 @@ impl ControlServer {
                 Ok((Request::Start(ProcessSpec { stdio, ..spec }), Vec::new()))
             }
             // What the VMM alone asks for.
-            Request::Remove { .. } | Request::Restored { .. } => Err(Errno::PERM),
+            Request::Remove { .. } | Request::Restored { .. } | Request::Kept { .. } => {
+                Err(Errno::PERM)
+            }
             Request::Start(spec) => {
                 self.admit_process(spec, fds).map(|(s, h)| (Request::Start(s), h))
             }

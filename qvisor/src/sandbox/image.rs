@@ -80,7 +80,7 @@ impl Image {
     pub fn fill(&self, memory: &GuestMemory) -> Result<(), Errno> {
         let pages = memory.ram_bytes() / PAGE_SIZE;
         memory.release([Frames { start: Gpa(0), count: pages }])?;
-        each_page(&self.ram, |offset, page| {
+        each_page(&self.ram, &[], |offset, page| {
             let place = memory.ram_slice(Gpa(offset), page.len() as u64);
             Ok(place.ok_or(Errno::FAULT)?.write(page)?)
         })
@@ -88,19 +88,30 @@ impl Image {
     }
 }
 
-/// Calls `each` with the offset and the content of each page that is not all zeros.
+/// Calls `each` with the offset and the content of each page that is not all zeros, and in none of
+/// the ranges `without`, which are whole pages, lowest first.
 ///
 /// # Errors
 /// Those of reading it, and of `each`.
 pub fn each_page(
     file: &File,
+    without: &[(u64, u64)],
     mut each: impl FnMut(u64, &[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut bytes = vec![0; BATCH_BYTES as usize];
+    let mut without = without.iter().peekable();
     let mut at = 0;
     while let Some(data) = sys::seek_data(file.as_fd(), at)? {
-        let hole = sys::seek_hole(file.as_fd(), data)?;
         let start = data / PAGE_SIZE * PAGE_SIZE;
+        while without.next_if(|(_, end)| *end <= start).is_some() {}
+        let stop = match without.peek() {
+            Some((first, end)) if *first <= start => {
+                at = *end;
+                continue;
+            }
+            next => next.map_or(u64::MAX, |(first, _)| *first),
+        };
+        let hole = sys::seek_hole(file.as_fd(), data)?.min(stop);
         at = hole.next_multiple_of(PAGE_SIZE).min(start + BATCH_BYTES);
         let part = &mut bytes[..(at - start) as usize];
         part.fill(0);

@@ -164,33 +164,19 @@ impl HiddenFile {
     /// Lets the host begin to write a range to the disk. What goes wrong is seen by
     /// [`Self::sync`].
     pub fn start_writeback(&self, offset: u64, len: u64) {
-        let _ = sys::sync_range(self.file.as_fd(), offset, len, false);
+        start_writeback(&self.file, offset, len);
     }
 
     /// Waits until a range is on the disk, as far as the host can tell: its pages are clean, and no
     /// error was seen. It is not made to survive a crash of the host, for nothing of the sandbox
     /// does.
     pub fn sync(&self, offset: u64, len: u64) -> io::Result<()> {
-        if len == 0 {
-            return Ok(());
-        }
-        match sys::sync_range(self.file.as_fd(), offset, len, true) {
-            Err(error)
-                if matches!(
-                    error.raw_os_error(),
-                    Some(libc::ENOSYS | libc::EINVAL | libc::ESPIPE)
-                ) =>
-            {
-                self.file.sync_data()
-            }
-            result => result,
-        }
+        sync(&self.file, offset, len)
     }
 
     /// Frees the space of a range. A failure costs space only.
     pub fn punch(&self, offset: u64, len: u64) {
-        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-        if let Err(error) = fallocate(&*self.file, flags, offset as i64, len as i64) {
+        if let Err(error) = punch(&self.file, offset, len) {
             tracing::debug!(%error, fd = self.file.as_raw_fd(), "cannot free space of the store");
         }
     }
@@ -206,6 +192,32 @@ impl HiddenFile {
     /// without it.
     pub fn discard(&self, offset: u64, len: u64, end: u64) {
         if offset >= end { self.truncate(end) } else { self.punch(offset, len) }
+    }
+}
+
+/// Has a range of a file be a hole.
+pub(super) fn punch(file: &File, offset: u64, len: u64) -> nix::Result<()> {
+    let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    fallocate(file, flags, offset as i64, len as i64)
+}
+
+/// As [`HiddenFile::start_writeback`], for any file.
+pub(super) fn start_writeback(file: &File, offset: u64, len: u64) {
+    let _ = sys::sync_range(file.as_fd(), offset, len, false);
+}
+
+/// As [`HiddenFile::sync`], for any file.
+pub(super) fn sync(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    match sys::sync_range(file.as_fd(), offset, len, true) {
+        Err(error)
+            if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::ESPIPE)) =>
+        {
+            file.sync_data()
+        }
+        result => result,
     }
 }
 

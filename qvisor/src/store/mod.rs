@@ -11,6 +11,7 @@
 //! The process should ignore SIGXFSZ: a file-size limit is then an error like a full disk.
 
 mod file;
+pub mod kept;
 pub mod populate;
 mod slots;
 #[cfg(test)]
@@ -33,6 +34,7 @@ use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
 use self::file::{Cursor, HiddenFile, Pool};
+use self::kept::Kept;
 use self::slots::Slots;
 
 use crate::sys::ordered::{Mutex, MutexGuard, place};
@@ -127,11 +129,18 @@ pub type Result<T> = std::result::Result<T, StoreError>;
 /// # Errors
 /// Those of making files in its directory.
 pub fn fresh_files() -> anyhow::Result<[File; FILES]> {
-    let dir = File::open(STORE_DIR).with_context(|| format!("opening {STORE_DIR}"))?;
-    let files = (0..FILES).map(|_| HiddenFile::create_file(dir.as_fd()));
-    let files: Vec<File> =
-        files.collect::<io::Result<_>>().with_context(|| format!("making files in {STORE_DIR}"))?;
+    let files: Vec<File> = (0..FILES).map(|_| fresh_file()).collect::<anyhow::Result<_>>()?;
     <[File; FILES]>::try_from(files).map_err(|_| anyhow::anyhow!("files are missing"))
+}
+
+/// An empty file without a name, where stores have theirs.
+///
+/// # Errors
+/// Those of making it.
+pub fn fresh_file() -> anyhow::Result<File> {
+    let dir = File::open(STORE_DIR).with_context(|| format!("opening {STORE_DIR}"))?;
+    let file = HiddenFile::create_file(dir.as_fd());
+    file.with_context(|| format!("making a file in {STORE_DIR}"))
 }
 
 /// What the store holds.
@@ -219,6 +228,8 @@ struct Inner {
     reap: Option<Reap>,
     /// The REAP file that is being written; takes the place of `reap` when it is whole.
     next_reap: Option<Reap>,
+    /// What is not written yet of all that.
+    kept: Kept,
 }
 
 /// A file with slots that are not written any more.
@@ -444,6 +455,76 @@ impl Store {
         Ok(numbers)
     }
 
+    /// The guest begins to keep pages, and keeps none from before.
+    pub fn keep_begin(&self) {
+        self.lock().kept = Kept::default();
+    }
+
+    /// Slots in a row for the pages of `ranges`, which the guest keeps until whoever makes an image
+    /// of it has written them: the first.
+    pub fn swap_keep(&self, ranges: &[Segment]) -> Result<u64> {
+        let pages = page_count(ranges)?;
+        let mut inner = self.lock();
+        self.check_quota(&inner, inner.next_reap.as_ref().or(inner.reap.as_ref()), pages)?;
+        let Inner { swap, slots, kept, .. } = &mut *inner;
+        opened(swap, &self.source)?;
+        let first = slots.end();
+        if first + pages > MAX_SLOTS {
+            return Err(StoreError::BadRequest("there are no more slots"));
+        }
+        slots.occupy_run(first, pages);
+        kept::add(&mut kept.swap, first, ranges);
+        Ok(first)
+    }
+
+    /// Has the pages of `ranges` follow in the REAP file that was begun, which the guest keeps as
+    /// those of [`Store::swap_keep`].
+    pub fn reap_keep(&self, ranges: &[Segment]) -> Result<()> {
+        let pages = page_count(ranges)?;
+        let mut inner = self.lock();
+        self.check_quota(&inner, inner.next_reap.as_ref(), pages)?;
+        let Inner { next_reap, kept, .. } = &mut *inner;
+        let next = next_reap.as_mut().ok_or(StoreError::BadRequest("no REAP file was begun"))?;
+        kept::add(&mut kept.reap, next.pages(), ranges);
+        next.sums.resize(next.sums.len() + pages as usize, 0);
+        Ok(())
+    }
+
+    /// What the guest keeps.
+    pub fn kept(&self) -> Kept {
+        self.lock().kept.clone()
+    }
+
+    /// What the guest kept is written: `now` has the checksums.
+    pub fn written(&self, now: &Stored) {
+        let mut inner = self.lock();
+        let Inner { slots, reap, kept, .. } = &mut *inner;
+        let Kept { swap, reap: of_reap } = std::mem::take(kept);
+        let mut sums = now.swap.iter().flat_map(|(first, sums)| (*first..).zip(sums)).peekable();
+        for slot in swap.iter().flat_map(|run| run.place..run.place + run.pages) {
+            while sums.next_if(|(other, _)| *other < slot).is_some() {}
+            if let Some((_, sum)) = sums.next_if(|(other, _)| *other == slot)
+                && slots.sum(slot).is_some()
+            {
+                slots.occupy(slot, *sum);
+            }
+        }
+        if let (Some(reap), Some(sums), false) = (reap, &now.reap, of_reap.is_empty())
+            && reap.sums.len() == sums.len()
+        {
+            reap.sums.clone_from(sums);
+        }
+    }
+
+    /// It is not, and never will be.
+    pub fn not_written(&self) {
+        let mut inner = self.lock();
+        let kept = std::mem::take(&mut inner.kept);
+        if !kept.reap.is_empty() {
+            inner.reap = None;
+        }
+    }
+
     /// Reads the pages in `slot` and those that follow it into `frames`, at most
     /// [`MAX_SWAP_IN_PAGES`]. No frame is touched when a page is damaged. The slots stay in use.
     pub fn swap_in(&self, memory: &impl PageMemory, slot: u64, frames: &[Segment]) -> Result<()> {
@@ -493,6 +574,7 @@ impl Store {
     pub fn reap_begin(&self) -> Result<()> {
         let mut inner = self.lock();
         inner.next_reap = None;
+        inner.kept.reap.clear();
         inner.next_reap = Some(Reap { file: self.source.file()?, sums: Vec::new() });
         Ok(())
     }
@@ -633,10 +715,15 @@ impl Store {
 
     /// The checksum of a page at its place.
     fn sum(&self, bytes: &[u8; PAGE], kind: Kind, place: u64) -> u32 {
-        let key = self.seed() ^ (place << 1 | u64::from(matches!(kind, Kind::Reap)));
-        let hash = XxHash3_64::oneshot_with_seed(key, bytes);
-        (hash ^ hash >> 32) as u32
+        checksum(self.seed(), kind, place, bytes)
     }
+}
+
+/// The checksum of a page at its place in a store with this seed.
+fn checksum(seed: u64, kind: Kind, place: u64, bytes: &[u8; PAGE]) -> u32 {
+    let key = seed ^ (place << 1 | u64::from(matches!(kind, Kind::Reap)));
+    let hash = XxHash3_64::oneshot_with_seed(key, bytes);
+    (hash ^ hash >> 32) as u32
 }
 
 /// The pages of `ranges`, all of which must be page aligned and not empty.

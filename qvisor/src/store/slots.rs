@@ -111,6 +111,18 @@ impl Slots {
         self.end = self.end.max(slot + 1);
     }
 
+    /// Marks `count` slots from `first` on, which is not below the end, as in use: their checksums
+    /// are not known yet.
+    pub fn occupy_run(&mut self, first: u64, count: u64) {
+        let end = first + count;
+        for chunk in first / CHUNK..end.div_ceil(CHUNK) {
+            self.sums.entry(chunk).or_insert_with(|| Box::new([0; CHUNK as usize]));
+        }
+        self.used.set_run(first, end);
+        self.used_count += count;
+        self.end = self.end.max(end);
+    }
+
     /// Marks a slot in use as free.
     pub fn vacate(&mut self, slot: u64) {
         self.used_count -= u64::from(self.used.set(slot, false));
@@ -162,6 +174,16 @@ impl Bits {
             _ => self.0.insert(number, new),
         };
         new != old
+    }
+
+    /// Sets the bits in `[at, end)`.
+    fn set_run(&mut self, mut at: u64, end: u64) {
+        while at < end {
+            let (number, shift) = (at / 64, at % 64);
+            let count = (end - at).min(64 - shift);
+            *self.0.entry(number).or_default() |= u64::MAX >> (64 - count) << shift;
+            at += count;
+        }
     }
 
     /// The first bit with `value` in `[at, end)`, else `end`.

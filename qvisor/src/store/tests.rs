@@ -578,3 +578,41 @@ fn files_made_ahead_are_used_again_and_empty() {
     let errno = Pool::new(proc.as_fd(), 1).take().unwrap_err().raw_os_error();
     assert!(errno.is_some_and(|e| e != libc::ENFILE), "{errno:?}");
 }
+
+/// Slots for pages that are kept are in use like others, and their checksums come when they are
+/// written.
+#[test]
+fn kept_pages_have_slots_before_they_are_written() {
+    let store = Store::new(&std::env::temp_dir(), 1 << 30).unwrap();
+    let ranges =
+        |first: u64, pages: u64| [Segment { gpa: Gpa(first * PAGE_SIZE), len: pages * PAGE_SIZE }];
+    assert_eq!(store.swap_keep(&ranges(0, 100)).unwrap(), 0);
+    assert_eq!(store.swap_keep(&ranges(500, 1000)).unwrap(), 100);
+    assert_eq!(store.stat().swap_pages, 1100);
+    let (stored, _) = store.stored();
+    assert!(store.kept().is_of(&stored, 1500 * PAGE_SIZE));
+    assert!(!store.kept().is_of(&stored, 1499 * PAGE_SIZE), "beyond memory");
+    assert!(!store.kept().is_of(&Stored::default(), u64::MAX), "beyond the slots");
+    let runs = store.kept().swap;
+    assert_eq!(
+        runs.iter().map(|run| (run.place, run.pages)).collect::<Vec<_>>(),
+        [(0, 100), (100, 1000)]
+    );
+    store.swap_free(&[7, 63, 64, 1099]).unwrap();
+    let (mut stored, _) = store.stored();
+    assert_eq!(
+        stored.swap.iter().map(|(first, sums)| (*first, sums.len())).collect::<Vec<_>>(),
+        [(0, 7), (8, 55), (65, 1034)]
+    );
+    for (first, sums) in &mut stored.swap {
+        sums.iter_mut().zip(*first..).for_each(|(sum, slot)| *sum = slot as u32 + 1);
+    }
+    store.swap_free(&[65]).unwrap();
+    store.written(&stored);
+    assert!(store.kept().is_empty());
+    let (now, _) = store.stored();
+    let sums = now.swap.iter().flat_map(|(first, sums)| (*first..).zip(sums));
+    let right = sums.inspect(|(slot, sum)| assert_eq!(u64::from(**sum), slot + 1)).count();
+    assert_eq!(right, 1095);
+    assert!(store.swap_keep(&ranges(0, 1 << 20)).is_err(), "the quota");
+}

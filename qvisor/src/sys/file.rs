@@ -69,6 +69,19 @@ pub fn seek_hole(fd: BorrowedFd<'_>, from: u64) -> Result<u64, Errno> {
     rustix::fs::seek(fd, rustix::fs::SeekFrom::Hole(from))
 }
 
+/// Where a file has data, piece by piece: each from its first byte to the one after its last.
+pub fn extents(fd: BorrowedFd<'_>) -> impl Iterator<Item = Result<(u64, u64), Errno>> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let next = seek_data(fd, at)
+            .and_then(|start| start.map(|start| Ok((start, seek_hole(fd, start)?))).transpose());
+        if let Ok(Some((_, end))) = next {
+            at = end;
+        }
+        next.transpose()
+    })
+}
+
 /// preadv2(2) at `offset`, or readv at the file's own position without one; `flags` are RWF_*.
 pub fn read(
     fd: BorrowedFd<'_>,

@@ -23,15 +23,28 @@ pub fn text(path: &Path) -> &str {
 
 /// Saves it; it ends.
 pub fn checkpoint(c: &Container) {
+    checkpoint_with(c, &[]);
+}
+
+/// The same with options.
+pub fn checkpoint_with(c: &Container, options: &[&str]) {
     fs::remove_dir_all(image(c)).ok();
-    c.must(&["checkpoint", "--image-path", text(&image(c)), &c.id]);
+    let path = image(c);
+    let all = [&["checkpoint", "--image-path", text(&path)], options, &[&c.id]].concat();
+    c.must(&all);
     assert!(!alive(c.pid()), "it has ended");
     c.must(&["delete", &c.id]);
 }
 
 /// What makes it anew of its image.
 fn restoring(c: &Container) -> Command {
-    let mut quark = c.quark(&["--log", text(&c.directory.join("restore")), "restore", "--detach"]);
+    restoring_with(c, &[], &[])
+}
+
+/// The same with options of every command, and of that one.
+pub fn restoring_with(c: &Container, global: &[&str], own: &[&str]) -> Command {
+    let mut quark = c.quark(&["--log", text(&c.directory.join("restore"))]);
+    quark.args(global).args(["restore", "--detach"]).args(own);
     quark.arg("--image-path").arg(image(c)).arg("--bundle").arg(&c.directory);
     quark.arg("--pid-file").arg(c.directory.join("pid")).arg(&c.id);
     c.on_its_streams(&mut quark);
@@ -39,7 +52,12 @@ fn restoring(c: &Container) -> Command {
 }
 
 fn restore(c: &Container) -> Outcome {
-    let mut child = restoring(c).spawn().expect("start quark");
+    restored_by(c, restoring(c))
+}
+
+/// What comes of a command that makes it anew.
+pub fn restored_by(c: &Container, mut command: Command) -> Outcome {
+    let mut child = command.spawn().expect("start quark");
     let status = wait(&mut child, limit());
     let log = c.directory.join("restore");
     let stderr = fs::read_to_string(&log).unwrap_or_default();
@@ -95,6 +113,56 @@ fn every_byte_survives_generations() {
         assert!(c.ask("change").starts_with("ok"));
         verified(&c.ask("verify"));
     }
+    c.hibernate();
+    verified(&c.ask("verify"));
+}
+
+#[test]
+fn every_byte_survives_packing() {
+    let c = memory("16");
+    let key = c.directory.join("key");
+    let digits = |digits: &str| fs::write(&key, digits.repeat(32)).expect("a key");
+    let restored = |own: &[&str]| restored_by(&c, restoring_with(&c, &[], own));
+    for options in [
+        &["--compress"][..],
+        &["--key-file", text(&key)],
+        &["--compress", "--key-file", text(&key)],
+    ] {
+        digits("5a");
+        checkpoint_with(&c, options);
+        let names: Vec<_> = fs::read_dir(image(&c)).expect("an image").flatten().collect();
+        assert_eq!(names.len(), 1, "{names:?}");
+        let own =
+            if options.contains(&"--key-file") { &["--key-file", text(&key)][..] } else { &[] };
+        if !own.is_empty() {
+            let outcome = restored(&[]);
+            assert!(outcome.stderr.contains("say --key-file"), "{}", outcome.describe());
+            digits("5b");
+            let outcome = restored(own);
+            assert!(outcome.stderr.contains("another key"), "{}", outcome.describe());
+            digits("5a");
+        }
+        let outcome = restored(own);
+        assert!(outcome.success(), "{}", outcome.describe());
+        verified(&c.ask("verify"));
+        assert!(c.ask("change").starts_with("ok"));
+    }
+    // One that goes on has its memory, whatever becomes of the image; a directory that cannot be
+    // written, or a key that is none, changes nothing.
+    fs::remove_dir_all(image(&c)).expect("an image");
+    let path = image(&c);
+    let save = |options: &[&str]| {
+        c.command(&[&["checkpoint", "--image-path", text(&path)], options, &[&c.id]].concat())
+    };
+    let outcome = save(&["--leave-running", "--compress"]);
+    assert!(outcome.success(), "{}", outcome.describe());
+    assert!(!save(&["--compress"]).success(), "there is one");
+    fs::remove_dir_all(image(&c)).expect("an image");
+    digits("xy");
+    let outcome = save(&["--key-file", text(&key)]);
+    assert!(outcome.stderr.contains("openssl rand -hex 32"), "{}", outcome.describe());
+    assert!(!path.exists());
+    verified(&c.ask("verify"));
     c.hibernate();
     verified(&c.ask("verify"));
 }

@@ -3,11 +3,14 @@
 
 mod admission;
 mod answers;
+mod background;
 mod busy;
 mod idle;
 mod images;
+mod kept;
 mod moments;
 mod pressure;
+mod rw_dirs;
 mod snapshots;
 mod stubs;
 #[path = "../support/mod.rs"]
@@ -41,7 +44,7 @@ fn memory_as(options: &[&str], megabytes: &str) -> Container {
 }
 
 /// Waits until the program has filled its memory, and verified it once.
-fn ready(container: &Container) {
+pub fn ready(container: &Container) {
     support::eventually("the program is ready", limit(), || {
         let output = container.output();
         assert!(!output.contains("BAD"), "before any sleep: {output}");
@@ -298,6 +301,23 @@ fn what_timers_write_during_a_deflate_is_not_lost() {
         assert!(answer.starts_with("ok "), "{answer}");
     }
     support::eventually("timers expire", limit(), || open.ask("check") != "ok 0");
+}
+
+/// All that the program does it waits for by requests of a ring (io_uring(7)).
+#[test]
+fn requests_of_a_ring_wait_through_sleeps() {
+    let c = Container::start("busybox", &["/mnt/apps/uring", "--tcp", "{port}"]);
+    c.listening();
+    assert_eq!(c.ask("before"), "before");
+    let mut open = c.connect().expect("connect");
+    assert_eq!(open.ask("awake"), "awake");
+    for round in 0..3 {
+        c.hibernate();
+        assert_eq!(open.ask("a connection that was open"), "a connection that was open");
+        c.hibernate();
+        assert_eq!(c.ask("a new one"), "a new one", "round {round}");
+    }
+    assert_eq!((count(&c, "deflates"), count(&c, "wakes_by_socket")), (6, 6));
 }
 
 #[test]
@@ -773,5 +793,31 @@ fn a_python_function_sleeps_and_answers() {
     for n in 2..8 {
         c.hibernate();
         assert_eq!(c.get("/"), format!("hello {n}\n"));
+    }
+}
+
+/// Each answer has the digest of what the function computed.
+#[test]
+fn functions_of_functionbench_answer_the_same_after_each_sleep() {
+    for function in ["float_operation", "gzip_compression"] {
+        let path = format!("/mnt/bench/functions/{function}.py");
+        let frame = "/mnt/bench/frame.py";
+        let c = Container::start("python", &["/usr/bin/python3", frame, &path, "--port", "{port}"]);
+        c.listening();
+        let ask = |served: u64| {
+            let text = c.get("/");
+            let answer: serde_json::Value =
+                serde_json::from_str(&text).unwrap_or_else(|e| panic!("{function}: {e}: {text}"));
+            assert_eq!(answer["function"], function);
+            assert_eq!(answer["served"], served, "{function}");
+            answer["digest"].as_str().expect("a digest").to_owned()
+        };
+        let first = ask(1);
+        assert_eq!(first.len(), 64, "{function}: {first}");
+        for served in [2, 4, 6] {
+            c.hibernate();
+            assert_eq!(ask(served), first, "{function}, woken");
+            assert_eq!(ask(served + 1), first, "{function}, the next time");
+        }
     }
 }

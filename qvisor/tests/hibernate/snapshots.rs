@@ -31,7 +31,7 @@ fn listed(c: &Container) -> Vec<Value> {
 }
 
 /// Asks it in its own network namespace, wherever that is.
-fn asked_inside(c: &Container, id: &str, request: &str) -> String {
+pub fn asked_inside(c: &Container, id: &str, request: &str) -> String {
     let port = c.port.to_string();
     let ask = format!("echo {request} | nc 127.0.0.1 {port}");
     let answer = c.must(&["exec", id, "sh", "-c", &ask]);
@@ -171,6 +171,35 @@ fn who_is_never_idle_goes_back() {
     rollback(&c, "paused");
     let back = counted().len();
     eventually("it counts on", limit(), || counted().len() > back + 3);
+}
+
+/// A program that keeps what must be used only once is told that it goes on in another life.
+#[test]
+fn who_watches_its_generation_is_told() {
+    const WATCHES: &str = "import select\n\
+        f = open('/proc/quark/generation', 'rb', 0)\n\
+        p = select.poll()\n\
+        p.register(f, select.POLLPRI)\n\
+        while True:\n \
+            f.seek(0)\n \
+            print(f.read().decode().strip(), flush=True)\n \
+            p.poll()";
+    let c = Container::start("python", &["python3", "-c", WATCHES]);
+    let lives = || c.output().lines().map(str::to_owned).collect::<Vec<_>>();
+    eventually("it watches", limit(), || lives().len() == 1);
+    // A sleep alone is none.
+    c.must(&["kill", &c.id, "STOP"]);
+    c.must(&["kill", &c.id, "CONT"]);
+    snapshot(&c, "one");
+    for round in 1..4 {
+        rollback(&c, "one");
+        eventually("it is told", limit(), || lives().len() == 1 + round);
+    }
+    let mut all = lives();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 4, "{all:?}");
+    assert!(all.iter().all(|life| life.len() == 36), "{all:?}");
 }
 
 #[test]

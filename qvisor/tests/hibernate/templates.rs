@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::snapshots::asked_inside;
 use crate::support::container::{Container, alive};
 use crate::support::{Outcome, eventually, limit, run, wait};
 use crate::{memory, ready, verified};
@@ -371,6 +372,11 @@ fn a_pool_gives_containers_that_are_ready() {
     let status = wait(&mut attended, limit()).and_then(|status| status.code());
     assert_eq!(status, Some(137));
     assert!(!ids(&c).contains(&id));
+    // Nobody else can start a member, and it is as ready afterwards.
+    let member = members(&c)[0].clone();
+    let outcome = c.command(&["start", &member]);
+    assert!(outcome.stderr.contains("is not yours to start"), "{}", outcome.describe());
+    assert!(members(&c).contains(&member));
     // A member that somebody deletes is made anew.
     let gone = members(&c)[0].clone();
     c.must(&["delete", "--force", &gone]);
@@ -381,6 +387,22 @@ fn a_pool_gives_containers_that_are_ready() {
     // Now there is none.
     let log = made(&c, &["--template", "kept", "--pool", "slow"]);
     assert!(log.contains("without the pool"), "{log}");
+    delete_all(&c);
+}
+
+/// What listens can be made many times of one template, beside the one that it was made of.
+#[test]
+fn containers_of_a_template_have_networks_of_their_own() {
+    let c = memory("4");
+    c.must(&["template", "create", "--leave-running", "--from", &c.id, "kept"]);
+    let outcome = make(&c, &["--template", "kept", "same"]);
+    assert!(outcome.stderr.contains("binding a socket"), "{}", outcome.describe());
+    made(&c, &["--template", "kept", "--new-network", "one"]);
+    made(&c, &["--template", "kept", "--new-network", "--count", "2", "more"]);
+    for id in ["one", "more-1", "more-2"] {
+        verified(&asked_inside(&c, id, "verify"));
+    }
+    verified(&c.ask("verify"));
     delete_all(&c);
 }
 

@@ -59,6 +59,14 @@ impl Container {
         Self::start_by(None, (&[], options), &about, rootfs, args)
     }
 
+    /// The same with options of what makes the bundle.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn start_about(about: &[&str], rootfs: &str, args: &[&str]) -> Container {
+        Self::start_by(None, (&[], &[]), about, rootfs, args)
+    }
+
     /// The same with the words of `wrapper` before the command that starts it.
     ///
     /// # Panics
@@ -109,7 +117,12 @@ impl Container {
             .args(about)
             .args(["--readonly", "--bind"])
             .arg(format!("{}:/mnt/apps:ro", apps.display()));
-        bundle.arg("--bind").arg(format!("{}:/mnt/functions:ro", functions.display())).arg("--");
+        bundle.arg("--bind").arg(format!("{}:/mnt/functions:ro", functions.display()));
+        if args.iter().any(|a| a.starts_with("/mnt/bench/")) {
+            let bench = workspace().join("test-apps/functionbench");
+            bundle.arg("--bind").arg(format!("{}:/mnt/bench:ro", bench.display()));
+        }
+        bundle.arg("--");
         bundle.args(args.iter().map(|a| a.replace("{port}", &port.to_string())));
         let made = run(&mut bundle, limit());
         assert!(made.success(), "making the bundle: {}", made.describe());
@@ -307,7 +320,13 @@ impl Container {
 
 impl Drop for Container {
     fn drop(&mut self) {
-        self.command(&["delete", "--force", &self.id]);
+        // With the branches that a test made which failed: they would go on beside the others.
+        let branch = format!("{}-", self.id);
+        let names = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        for id in names.filter(|name| name.starts_with(&branch)).chain([self.id.clone()]) {
+            self.command(&["delete", "--force", &id]);
+        }
         fs::remove_dir_all(&self.directory).ok();
     }
 }

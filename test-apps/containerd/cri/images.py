@@ -95,7 +95,7 @@ def packed(directory):
 
 
 def fill(registry, work, busybox, nginx):
-    """Makes all images. `busybox` and `nginx` are root file systems (rootfs/make-rootfs)."""
+    """Makes all images. `busybox` and `nginx` are root file systems (rootfs/image.py)."""
     def layer(name, files, modes=()):
         root = os.path.join(work, name)
         for path, text in files.items():

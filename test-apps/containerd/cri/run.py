@@ -162,7 +162,7 @@ def main():
     options = parser.parse_args()
     STATE.mkdir(parents=True, exist_ok=True)
     # While there is a network that leads somewhere.
-    roots = [subprocess.run([REPOSITORY / "rootfs/make-rootfs", name], stdout=subprocess.PIPE, check=True, text=True)
+    roots = [subprocess.run([REPOSITORY / "rootfs/image.py", "root", name], stdout=subprocess.PIPE, check=True, text=True)
              .stdout.strip() for name in ("busybox", "nginx")]
     critest()
     if "QUARK_CRITEST" not in os.environ:

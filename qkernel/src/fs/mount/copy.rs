@@ -78,6 +78,19 @@ impl Selection<'_> {
         }
     }
 
+    /// EPERM if something locked is left out of it, as it is unbindable: what that hides would be
+    /// seen.
+    pub fn check_locked(&self) -> Result {
+        let is_left_out = |mount: &Arc<Mount>| {
+            let is_of_top = mount.point().filter(|point| Arc::ptr_eq(&point.mount, self.top));
+            mount.is_locked()
+                && mount.is_unbindable()
+                && is_of_top.is_none_or(|point| self.root.is_above(&point.dentry))
+        };
+        let mut all = self.top.tree().skip(1);
+        if all.any(|mount| is_left_out(&mount)) { Err(Errno::EPERM) } else { Ok(()) }
+    }
+
     /// How many mounts these are.
     pub fn count(&self) -> usize {
         let mut count = 0;
@@ -97,6 +110,7 @@ impl Selection<'_> {
             |original, parent| {
                 let root = if parent.is_none() { self.root } else { &original.root };
                 let copy = original.of_same(root.clone(), original.flags());
+                copy.set_locks(original.locks());
                 match kinship {
                     Kinship::Same => peers::join(&copy, &**original),
                     Kinship::Slave { shared } => peers::follow(&copy, &**original, shared),
@@ -112,9 +126,10 @@ impl Selection<'_> {
 }
 
 impl Mount {
-    /// mount(2) with MS_BIND: mounts what lies at `from`, and (`recursive`) what is mounted there,
-    /// on `place`. EINVAL for what must not be bound, ENOSPC when there would be too many mounts.
-    pub fn bind(from: &Location, place: Location, recursive: bool) -> Result {
+    /// A copy of what lies at `from`, and (`recursive`) of what is mounted there, which lies
+    /// nowhere yet; `owner` is the number of the user namespace that it is for. EINVAL for what
+    /// must not be bound, ENOSPC when there would be too many mounts.
+    pub fn cloned(from: &Location, recursive: bool, owner: u64) -> Result<Arc<Mount>> {
         if from.mount.is_unbindable() {
             return Err(Errno::EINVAL);
         }
@@ -125,14 +140,26 @@ impl Mount {
             with_namespaces: true,
         };
         let copy = if recursive {
-            check_room(selection.count())?;
+            selection.check_locked()?;
+            check_room(selection.count(), owner)?;
             selection.copy(Kinship::Same, |_, _| {})
         } else {
-            check_room(1)?;
+            if from.mount.hides_below(&from.dentry) {
+                return Err(Errno::EINVAL);
+            }
+            check_room(1, owner)?;
             let copy = from.mount.of_same(from.dentry.clone(), from.mount.flags());
+            copy.set_locks(from.mount.locks());
             peers::join(&copy, &*from.mount);
             copy
         };
+        copy.unlock_place();
+        Ok(copy)
+    }
+
+    /// mount(2) with MS_BIND: mounts such a copy on `place`.
+    pub fn bind(from: &Location, place: Location, recursive: bool) -> Result {
+        let copy = Self::cloned(from, recursive, place.mount.owner())?;
         let grafted = copy.graft(place);
         if grafted.is_err() {
             copy.take_apart();
@@ -143,24 +170,49 @@ impl Mount {
     /// MS_MOVE: from where it is to `place`.
     ///
     /// # Errors
-    /// EINVAL for the root of a namespace, for what lies on a shared mount, and for what has
-    /// unbindable ones on it if `place` is on a shared mount; ELOOP if `place` lies on it.
+    /// EINVAL for the root of a namespace, for what is locked there, for what lies on a shared
+    /// mount, and for what has unbindable ones on it if `place` is on a shared mount; ELOOP if
+    /// `place` lies on it.
     pub fn move_to(self: &Arc<Self>, place: Location) -> Result {
         let parent = self.point().ok_or(Errno::EINVAL)?.mount;
-        if parent.peer_group().is_some() {
+        if parent.peer_group().is_some() || self.is_locked() {
             return Err(Errno::EINVAL);
         }
         let place = place.through_mounts();
+        self.check_moves_to(&place)?;
+        self.graft(place)
+    }
+
+    /// EINVAL if it has unbindable mounts on it and `place` is on a shared one; ELOOP if `place`
+    /// lies on it.
+    pub(super) fn check_moves_to(self: &Arc<Self>, place: &Location) -> Result {
         let is_unbindable =
             |mount: Arc<Mount>| matches!(&*mount.propagation.lock(), Propagation::Unbindable);
         if place.mount.peer_group().is_some() && self.tree().any(is_unbindable) {
             return Err(Errno::EINVAL);
         }
-        if self.is_above(&place.mount) {
-            // Nobody could ever reach either again.
-            return Err(Errno::ELOOP);
+        // Nobody could ever reach either again.
+        if self.is_above(&place.mount) { Err(Errno::ELOOP) } else { Ok(()) }
+    }
+
+    /// MOVE_MOUNT_SET_GROUP of move_mount(2): it, which is private, receives what `from` does, and
+    /// who receives from `from` does so from it.
+    ///
+    /// # Errors
+    /// EINVAL if it is not private, or shows what `from` does not.
+    pub fn join_group_of(self: &Arc<Self>, from: &Mount) -> Result {
+        let is_private = matches!(&*self.propagation.lock(), Propagation::Private);
+        let is_same = super::identity(&self.fs) == super::identity(&from.fs);
+        if !is_private
+            || !is_same
+            || !from.root.is_above(&self.root)
+            || from.hides_below(&self.root)
+            || from.is_unbindable()
+        {
+            return Err(Errno::EINVAL);
         }
-        self.graft(place)
+        peers::join(self, from);
+        Ok(())
     }
 
     /// Takes a tree apart that lies nowhere: each mount from the one that it lies on, for they hold

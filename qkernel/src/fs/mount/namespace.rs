@@ -4,16 +4,20 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::copy::{Kinship, Selection};
+use super::locked::Locks;
 use super::{Mount, check_room};
 use crate::errno::{Errno, Result};
 use crate::fs::{FsContext, Location};
 use crate::namespace::{self, INITIAL_MNT};
 use crate::sync::{Mutex, Once, mutex};
+use crate::user_namespace::UserNs;
 
 /// A mount namespace: a tree of mounts.
 pub struct MountNamespace {
     /// The inode number of its file in /proc/PID/ns. A later one has a higher number.
     pub number: u64,
+    /// The user namespace that it belongs to.
+    pub user: UserNs,
     /// `None`: until the container has one.
     root: Mutex<Option<Arc<Mount>>>,
 }
@@ -22,23 +26,28 @@ impl MountNamespace {
     /// That of the container's first process.
     pub fn initial() -> Arc<Self> {
         static INITIAL: Once<Arc<MountNamespace>> = Once::new();
-        INITIAL.get_or_set(|| Arc::new(Self::new(INITIAL_MNT))).clone()
+        INITIAL.get_or_set(|| Arc::new(Self::new(INITIAL_MNT, UserNs::default()))).clone()
     }
 
-    /// A further one, with nothing in it.
-    pub fn empty() -> Arc<Self> {
-        Arc::new(Self::new(namespace::next_number()))
+    /// A further one of this user namespace, with nothing in it.
+    pub fn empty(user: &UserNs) -> Arc<Self> {
+        Arc::new(Self::new(namespace::next_number(), user.clone()))
     }
 
-    fn new(number: u64) -> Self {
-        MountNamespace { number, root: Mutex::default() }
+    fn new(number: u64, user: UserNs) -> Self {
+        MountNamespace { number, user, root: Mutex::default() }
     }
 
     /// `mount`, which lies nowhere, becomes the root of its tree.
     pub fn set_root(&self, mount: &Arc<Mount>) {
-        mount.adopt(self.number);
+        mount.adopt(self.number, self.user.number);
         let old = self.root.lock().replace(mount.clone());
         drop(old);
+    }
+
+    /// The root of its tree, which is somewhere else now.
+    pub(super) fn give_up(&self) -> Option<Arc<Mount>> {
+        self.root.lock().take()
     }
 
     /// Where its tree begins for who enters it.
@@ -52,10 +61,12 @@ impl MountNamespace {
         if mount.namespace() == self.number { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
-    /// Another one, with a copy of the tree. What `fs` has in this one, it has in the other then.
-    /// ENOSPC when there would be too many mounts.
-    pub fn copy(&self, fs: &mut FsContext) -> Result<Arc<Self>> {
-        let new = Self::empty();
+    /// Another one of this user namespace, with a copy of the tree. What `fs` has in this one, it
+    /// has in the other then. ENOSPC when there would be too many mounts.
+    ///
+    /// If it is another user namespace, the mounts are locked, and hand nothing on to those here.
+    pub fn copy(&self, user: &UserNs, fs: &mut FsContext) -> Result<Arc<Self>> {
+        let new = Self::empty(user);
         let Some(root) = self.root.lock().clone() else { return Ok(new) };
         let selection = Selection {
             top: &root,
@@ -63,14 +74,19 @@ impl MountNamespace {
             with_unbindable: true,
             with_namespaces: false,
         };
-        check_room(selection.count())?;
-        let copy = selection.copy(Kinship::Same, |original, copy| {
+        check_room(selection.count(), user.number)?;
+        let is_less = *user != self.user;
+        let kinship = if is_less { Kinship::Slave { shared: false } } else { Kinship::Same };
+        let copy = selection.copy(kinship, |original, copy| {
             for place in [&mut fs.root, &mut fs.cwd] {
                 if Arc::ptr_eq(&place.mount, original) {
                     place.mount = copy.clone();
                 }
             }
         });
+        if is_less {
+            copy.lock_tree();
+        }
         new.set_root(&copy);
         Ok(new)
     }
@@ -103,7 +119,8 @@ impl MountNamespace {
             && new.is_mount_root()
             && below_new.is_some()
             && place.is_below(new)
-            && new.is_below(root);
+            && new.is_below(root)
+            && !new.mount.is_locked();
         if !is_possible {
             return Err(Errno::EINVAL);
         }
@@ -116,6 +133,11 @@ impl MountNamespace {
             }
         }
         root.mount.attach(place);
+        if root.mount.is_locked() {
+            // What is the root now stays that, as the old one did.
+            new.mount.set_locks(new.mount.locks() | Locks::PLACE);
+            root.mount.unlock_place();
+        }
         Ok(())
     }
 }

@@ -109,7 +109,8 @@ impl Mount {
     /// propagated to.
     ///
     /// # Errors
-    /// ENOSPC when there would be too many mounts, ENOMEM; EINVAL for the file of a mount namespace
+    /// ENOSPC when there would be too many mounts, ENOMEM; EPERM for what is locked and unbindable
+    /// and would have copies, EINVAL for the file of a mount namespace
     /// that would have copies. Nothing is done then.
     pub fn graft(self: &Arc<Self>, place: Location) -> Result {
         let place = place.through_mounts();
@@ -122,7 +123,9 @@ impl Mount {
                 if self.root.inode.mount_namespace().is_some() {
                     return Err(Errno::EINVAL);
                 }
-                check_room(selection.count().saturating_mul(receivers.len()))?;
+                selection.check_locked()?;
+                let copies = selection.count().saturating_mul(receivers.len());
+                check_room(copies, place.mount.owner())?;
             }
             for mount in self.tree() {
                 peers::make_shared(&mount);
@@ -133,6 +136,10 @@ impl Mount {
         self.attach(place.clone());
         for receiver in receivers {
             if let Some(copy) = receiver.copy {
+                if receiver.mount.owner() != place.mount.owner() {
+                    copy.lock_tree();
+                }
+                copy.unlock_place();
                 copy.attach(Location { mount: receiver.mount, dentry: place.dentry.clone() });
             }
         }

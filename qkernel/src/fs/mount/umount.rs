@@ -10,10 +10,11 @@ use core::sync::atomic::Ordering;
 
 use super::gather::gather;
 use super::propagate::each_copy;
-use super::{Mount, identity, peers};
+use super::{Mount, identity, locked, peers};
 use crate::errno::{Errno, Result};
+use crate::fs::Location;
+use crate::fs::dentry::{self, Dentry};
 use crate::fs::inode::FileSystem;
-use crate::fs::{Location, dentry};
 use crate::pieces::Pieces;
 
 /// It goes if nothing is in its way.
@@ -80,9 +81,9 @@ impl Mount {
     ///
     /// # Errors
     /// EBUSY when somebody has a place on it, or something is mounted on it, and it is not to be
-    /// lazy, EINVAL for the root of a namespace and what is in none, ENOMEM.
+    /// lazy, EINVAL for the root of a namespace, what is in none and what is locked, ENOMEM.
     pub fn detach(self: &Arc<Self>, lazy: bool) -> Result {
-        let Some(point) = self.point().filter(|_| self.is_in_tree()) else {
+        let Some(point) = self.point().filter(|_| self.is_in_tree() && !self.is_locked()) else {
             return Err(Errno::EINVAL);
         };
         if !lazy {
@@ -104,7 +105,10 @@ impl Mount {
         peers::make_all_private(going.iter().cloned());
         for mount in going.iter() {
             mount.namespace.store(0, Ordering::Relaxed);
-            mount.take_off();
+        }
+        for mount in going.iter() {
+            let point = mount.take_off();
+            locked::took_off(mount, point.as_ref().filter(|point| !point.mount.is_in_tree()));
         }
         for (cover, place) in staying {
             cover.put(place);
@@ -126,8 +130,29 @@ impl Mount {
             at.namespace.store(0, Ordering::Relaxed);
             unmounted.note(&at);
             let Some(point) = at.take_off() else { return };
+            locked::took_off(&at, Some(&point));
             at = point.mount;
         }
+    }
+}
+
+/// Takes away what is mounted, in whichever namespace, on a name that has gone: who mounts things
+/// in a namespace of its own keeps nobody else from removing what they lie on. Where there is no
+/// memory for it, they stay.
+pub fn detach_from(dentry: &Arc<Dentry>) {
+    if dentry.mounts.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let mut there = Pieces::new();
+    for mount in super::all().filter(|mount| mount.lies_on(dentry)) {
+        if there.push(mount).is_err() {
+            break;
+        }
+    }
+    for mount in there.iter() {
+        mount.unlock_place();
+        // It may have gone with another one.
+        let _ = mount.detach(true);
     }
 }
 

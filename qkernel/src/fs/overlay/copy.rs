@@ -1,6 +1,7 @@
 //! Copy-up: what is to be changed moves to the upper layer.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use linux_raw_sys::general::{O_EXCL, O_RDONLY, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 
@@ -20,6 +21,29 @@ impl OverlayNode {
     /// Makes sure that it is in the upper layer, and its parents: its inode there. `empty`: a
     /// file's content is not wanted, for it is about to be cut off.
     pub(super) fn copy_up(&self, empty: bool) -> Result<Arc<dyn Inode>> {
+        // From the top on: directories may lie deeper in each other than the stack is.
+        let mut missing = Vec::new();
+        let mut at = self.parent_below();
+        while let Some(parent) = at {
+            at = parent.parent_below();
+            missing.push(parent);
+        }
+        while let Some(parent) = missing.pop() {
+            parent.copy_up_into(false)?;
+        }
+        self.copy_up_into(empty)
+    }
+
+    /// The directory that it is copied up into, if that is not in the upper layer.
+    fn parent_below(&self) -> Option<Arc<OverlayNode>> {
+        let layers = self.layers();
+        let parent = layers.parent.filter(|_| layers.upper.is_none() && !layers.gone)?;
+        let is_below = parent.layers.lock().upper.is_none();
+        is_below.then_some(parent)
+    }
+
+    /// As [`Self::copy_up`], of what lies in a directory of the upper layer.
+    fn copy_up_into(&self, empty: bool) -> Result<Arc<dyn Inode>> {
         let layers = self.layers();
         if let Some(upper) = layers.upper {
             return Ok(upper);
@@ -35,7 +59,8 @@ impl OverlayNode {
         let fs = self.fs()?;
         let upper: Arc<dyn Inode> = match layers.parent {
             Some(parent) if !layers.gone => {
-                make(&parent.copy_up(false)?, &layers.name, &new, &lower, empty)?
+                let directory = parent.layers().upper.ok_or(Errno::ENOENT)?;
+                make(&directory, &layers.name, &new, &lower, empty)?
             }
             // A removed file that is still open.
             _ if attributes.is_regular() => {

@@ -26,6 +26,16 @@ pub struct OverlayNode {
     pub(super) layers: Mutex<Layers>,
 }
 
+impl Drop for OverlayNode {
+    fn drop(&mut self) {
+        // A long chain of parents that only their children hold must not recurse once for each.
+        let mut parent = self.layers.get_mut().parent.take();
+        while let Some(mut node) = parent.and_then(Arc::into_inner) {
+            parent = node.layers.get_mut().parent.take();
+        }
+    }
+}
+
 /// Where a name is found.
 #[derive(Clone)]
 pub(super) struct Layers {

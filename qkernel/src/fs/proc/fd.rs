@@ -180,10 +180,13 @@ impl Inode for FileInode {
     }
 
     fn open(self: Arc<Self>, _caller: &dyn Caller, _flags: u32) -> Result<Arc<dyn FileOps>> {
-        if self.kind() == linux_raw_sys::general::S_IFSOCK {
+        // A socket, or what only its system calls make (a ring, an epoll instance).
+        if matches!(self.kind(), 0 | linux_raw_sys::general::S_IFSOCK) {
             return Err(Errno::ENXIO);
         }
-        Ok(Arc::new(Again(self.0.clone())))
+        // However often it is opened again, there is one file behind it.
+        let first = self.0.downcast::<Again>().map_or(&self.0, |Again(first)| first);
+        Ok(Arc::new(Again(first.clone())))
     }
 
     fn set_attributes(&self, change: &SetAttributes) -> Result {

@@ -1,14 +1,16 @@
 //! proc(5): what the kernel reports of processes and of itself.
 
 mod fd;
+pub mod generation;
 mod maps;
-mod mounts;
+pub mod mounts;
 mod net;
 mod pagemap;
 mod pid;
 mod status;
 pub mod sys;
 mod system;
+mod user_ns;
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -80,6 +82,7 @@ static FIXED: Table = Table(&[
     ("net", || link("self/net")),
     // There are no block devices.
     ("partitions", || file(|_| Ok(b"major minor  #blocks  name\n\n".to_vec()))),
+    ("quark", || Node::Dir(Arc::new(QUARK))),
     ("softirqs", system::softirqs),
     ("stat", system::stat),
     ("swaps", system::swaps),
@@ -89,6 +92,10 @@ static FIXED: Table = Table(&[
     ("version", system::version),
     ("vmstat", system::vmstat),
 ]);
+
+/// /proc/quark: what no other kernel has.
+const QUARK: Table =
+    Table(&[("generation", || Node::Own(0o444, Box::new(|_| Ok(generation::open()))))]);
 
 /// /proc/sysvipc.
 const SYSVIPC: Table = Table(&[

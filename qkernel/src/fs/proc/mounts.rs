@@ -99,7 +99,8 @@ fn lies_on(mount: &Mount, below: &Weak<Mount>) -> bool {
     })
 }
 
-fn source(mount: &Mount) -> &[u8] {
+/// What is mounted, as its mounter has called it.
+pub fn source(mount: &Mount) -> &[u8] {
     if mount.source.is_empty() { b"none" } else { &mount.source }
 }
 
@@ -148,8 +149,7 @@ fn propagation(mount: &Mount, root: &Location) -> Vec<u8> {
     }
     if let Some(master) = peers::master_of(mount) {
         out.extend_from_slice(format!(" master:{}", master.id).as_bytes());
-        let nearest = nearest_seen(master.clone(), mount.namespace(), root);
-        if let Some(id) = nearest.filter(|id| *id != master.id) {
+        if let Some(id) = propagates_from(mount, root).filter(|id| *id != master.id) {
             out.extend_from_slice(format!(" propagate_from:{id}").as_bytes());
         }
     }
@@ -157,6 +157,11 @@ fn propagation(mount: &Mount, root: &Location) -> Vec<u8> {
         out.extend_from_slice(b" unbindable");
     }
     out
+}
+
+/// The number of the nearest group above a slave that has a mount which can be reached from `root`.
+pub fn propagates_from(mount: &Mount, root: &Location) -> Option<u32> {
+    nearest_seen(peers::master_of(mount)?, mount.namespace(), root)
 }
 
 /// The number of the nearest of `group` and those above it that has a mount which can be reached
@@ -177,7 +182,7 @@ fn nearest_seen(group: Arc<PeerGroup<Mount>>, namespace: u64, root: &Location) -
 }
 
 /// The path in its file system of what is mounted.
-fn inner_root(mount: &Mount) -> Vec<u8> {
+pub fn inner_root(mount: &Mount) -> Vec<u8> {
     if mount.root.inode.is_namespace() {
         return mount.root.name();
     }

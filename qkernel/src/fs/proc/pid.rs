@@ -14,7 +14,7 @@ use linux_raw_sys::general::{
 use qlib::{PAGE_SIZE, Va};
 
 use super::pagemap::PageMap;
-use super::{fd, maps, mounts, net, number, status};
+use super::{fd, maps, mounts, net, number, status, user_ns};
 use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
 use crate::fs::inode::Link;
@@ -27,6 +27,7 @@ use crate::task::access;
 use crate::task::namespaces::{Kind, Namespace};
 use crate::task::pid_namespace::PidNamespace;
 use crate::task::{Login, Process, Thread};
+use crate::user_namespace::Ids;
 
 /// Which process, or thread, a file of /proc is about.
 #[derive(Clone)]
@@ -172,7 +173,7 @@ const NAMES: &[(&str, u32, Make)] = &[
     ("exe", S_IFLNK, |s| link(s, exe)),
     ("fd", S_IFDIR, |s| Node::Dir(Arc::new(fd::FdDir::links(s)))),
     ("fdinfo", S_IFDIR, |s| Node::Dir(Arc::new(fd::FdDir::infos(s)))),
-    ("gid_map", S_IFREG, |s| about(s, |_, _| Ok(b"         0          0 4294967295\n".to_vec()))),
+    ("gid_map", S_IFREG, |s| user_ns::map(s, Ids::Groups)),
     ("io", S_IFREG, |s| private(s, |_| status::io())),
     ("limits", S_IFREG, |s| about(s, status::limits)),
     ("loginuid", S_IFREG, loginuid),
@@ -202,9 +203,10 @@ const NAMES: &[(&str, u32, Make)] = &[
     ("personality", S_IFREG, |s| {
         private(s, |p| format!("{:08x}\n", p.traits.lock().personality).into_bytes())
     }),
+    ("projid_map", S_IFREG, |s| user_ns::map(s, Ids::Projects)),
     ("root", S_IFLNK, |s| link(s, |t| Ok(Link::Place(t.fs().root)))),
     ("sessionid", S_IFREG, |s| about(s, |s, _| Ok(login_of(s)?.session.to_string().into_bytes()))),
-    ("setgroups", S_IFREG, |s| about(s, |_, _| Ok(b"allow\n".to_vec()))),
+    ("setgroups", S_IFREG, user_ns::setgroups),
     ("smaps", S_IFREG, |s| about_memory(s, maps::smaps)),
     ("smaps_rollup", S_IFREG, |s| about_memory(s, maps::smaps_rollup)),
     ("stat", S_IFREG, |s| about(s, status::stat)),
@@ -212,7 +214,7 @@ const NAMES: &[(&str, u32, Make)] = &[
     ("status", S_IFREG, |s| about(s, status::status)),
     ("task", S_IFDIR, |s| Node::Dir(Arc::new(TaskDir(s)))),
     ("timerslack_ns", S_IFREG, timer_slack),
-    ("uid_map", S_IFREG, |s| about(s, |_, _| Ok(b"         0          0 4294967295\n".to_vec()))),
+    ("uid_map", S_IFREG, |s| user_ns::map(s, Ids::Users)),
     ("wchan", S_IFREG, |s| about(s, |_, _| Ok(b"0".to_vec()))),
 ];
 
@@ -296,14 +298,20 @@ fn loginuid(subject: Subject) -> Node {
     let writer = subject.clone();
     Node::File(
         0o644,
-        Box::new(move |_| Ok(login_of(&subject)?.uid.to_string().into_bytes())),
+        Box::new(move |by| {
+            let uid = login_of(&subject)?.uid;
+            let shown = if uid == Login::UNSET { uid } else { by.creds().uid_shown(uid) };
+            Ok(shown.to_string().into_bytes())
+        }),
         Some(Box::new(move |by, bytes| {
             if !Arc::ptr_eq(by, &writer.thread()?) {
                 return Err(Errno::EPERM);
             }
             let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
             let uid = text.strip_suffix('\n').unwrap_or(text).parse().map_err(|_| Errno::EINVAL)?;
-            let may_change = by.creds().has_cap(CAP_AUDIT_CONTROL);
+            let uid: u32 = uid;
+            let uid = if uid == Login::UNSET { uid } else { by.creds().user.uid_of(uid)? };
+            let may_change = by.creds().capable(CAP_AUDIT_CONTROL);
             let mut attrs = by.attrs.lock();
             let session = (SESSION.load(Relaxed) + 1) % Login::UNSET;
             let login = attrs.login.change(uid, session, may_change)?;
@@ -371,14 +379,15 @@ fn oom_score_adj(subject: Subject) -> Node {
             if !(-1000..=1000).contains(&value) {
                 return Err(Errno::EINVAL);
             }
-            let (creds, owner) = (by.creds(), writer.thread()?.creds().euid);
-            if creds.fsuid != owner && !creds.has_cap(CAP_DAC_OVERRIDE) {
+            let (creds, its) = (by.creds(), writer.thread()?.creds());
+            let may = creds.capable_over((its.euid, its.egid), CAP_DAC_OVERRIDE);
+            if creds.fsuid != its.euid && !may {
                 // It has come to belong to another user since the file was opened.
                 return Err(Errno::EACCES);
             }
             let process = writer.process()?;
             let (now, least) = &mut process.traits.lock().oom_score_adj;
-            if creds.has_cap(CAP_SYS_RESOURCE) {
+            if creds.capable(CAP_SYS_RESOURCE) {
                 *least = value;
             } else if value < *least {
                 return Err(Errno::EACCES);
@@ -392,28 +401,35 @@ fn oom_score_adj(subject: Subject) -> Node {
 /// /proc/PID/timerslack_ns: 0 sets the default (proc(5)).
 fn timer_slack(subject: Subject) -> Node {
     /// EPERM unless `by` is the process itself, or may change how it is scheduled.
-    fn check(by: &Thread, process: &Arc<Process>) -> Result {
-        let may = by.process.pid == process.pid || by.creds().has_cap(CAP_SYS_NICE);
+    fn check(by: &Thread, thread: &Thread) -> Result {
+        let is_capable = || by.creds().capable_in(&thread.creds().user, CAP_SYS_NICE);
+        let may = by.process.pid == thread.process.pid || is_capable();
         if may { Ok(()) } else { Err(Errno::EPERM) }
     }
     let writer = subject.clone();
     Node::File(
         0o666,
         Box::new(move |by| {
-            check(by, &subject.process()?)?;
-            Ok(format!("{}\n", subject.thread()?.timer_slack_ns()).into_bytes())
+            let thread = subject.thread()?;
+            check(by, &thread)?;
+            Ok(format!("{}\n", thread.timer_slack_ns()).into_bytes())
         }),
         Some(Box::new(move |by, bytes| {
-            check(by, &writer.process()?)?;
+            let thread = writer.thread()?;
+            check(by, &thread)?;
             let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
             let slack: u64 = text.trim().parse().map_err(|_| Errno::EINVAL)?;
-            writer.thread()?.attrs.lock().timer_slack_ns = slack;
+            thread.attrs.lock().timer_slack_ns = slack;
             Ok(())
         })),
     )
 }
 
 impl Dir for PidDir {
+    fn process(&self) -> Option<Result<Arc<Process>>> {
+        (!self.0.is_thread()).then(|| self.0.process())
+    }
+
     fn find(&self, name: &[u8]) -> Option<Node> {
         let (_, _, make) = NAMES.iter().find(|(n, ..)| n.as_bytes() == name)?;
         (!self.0.is_thread() || name != b"task").then(|| make(self.0.clone()))
@@ -464,7 +480,8 @@ impl Dir for TaskDir {
 }
 
 /// /proc/PID/mem: the memory of the program that ran when the file was opened, which is when access
-/// is checked. Protection holds here too: what the process itself may not write is not written.
+/// is checked. Private memory can be written to whatever the process itself may do there: that is
+/// how debuggers set breakpoints.
 struct MemFile(ProgramMemory);
 
 impl MemFile {
@@ -500,7 +517,7 @@ impl FileOps for MemFile {
 
     fn write(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
         self.transfer(buffer, offset, |mm, buffer, va, len| {
-            mm.write_bytes(va, &buffer.take_vec(len)?)
+            mm.force_bytes(va, &buffer.take_vec(len)?)
         })
     }
 

@@ -14,6 +14,7 @@ use super::system::TICK_NS;
 use crate::errno::Result;
 use crate::ipc::tty::device as tty;
 use crate::mm::{Prot, VmaFlags};
+use crate::task::trace::{self, stops};
 use crate::task::{Process, Thread, affinity, signal};
 
 /// Sizes of an address space in bytes, by kind of range.
@@ -48,6 +49,7 @@ fn sizes(process: &Process) -> Sizes {
 
 fn state(subject: &Subject, process: &Arc<Process>, reader: &Arc<Thread>) -> char {
     match subject.thread() {
+        Ok(thread) if stops::with(&thread, |_| ()).is_ok() => 't',
         Ok(thread) if subject.is_thread() && !process.is_zombie() => {
             // Who reads runs.
             if thread.user.is_in_user_mode() || Arc::ptr_eq(&thread, reader) { 'R' } else { 'S' }
@@ -149,6 +151,7 @@ pub fn status(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
     let word = match letter {
         'R' => "running",
         'T' => "stopped",
+        't' => "tracing stop",
         'Z' => "zombie",
         _ => "sleeping",
     };
@@ -161,15 +164,22 @@ pub fn status(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
         "Name:\t{name}\nUmask:\t{umask:04o}\nState:\t{letter} ({word})\nTgid:\t{}\n",
         subject.number_of(process.pid)
     );
+    let tracer =
+        thread.as_ref().and_then(|t| trace::tracer_of(t)).map_or(0, |p| subject.number_of(p.pid));
     let (number, parent) = (subject.number_of(id), subject.number_of(process.ppid()));
-    let _ = write!(out, "Ngid:\t0\nPid:\t{number}\nPPid:\t{parent}\nTracerPid:\t0\n");
+    let _ = write!(out, "Ngid:\t0\nPid:\t{number}\nPPid:\t{parent}\nTracerPid:\t{tracer}\n");
     let creds = thread.as_ref().map(|t| t.creds()).unwrap_or_default();
-    let _ = writeln!(out, "Uid:\t{}\t{}\t{}\t{}", creds.uid, creds.euid, creds.suid, creds.fsuid);
-    let _ = writeln!(out, "Gid:\t{}\t{}\t{}\t{}", creds.gid, creds.egid, creds.sgid, creds.fsgid);
+    let reads = reader.creds();
+    let [uid, euid, suid, fsuid] =
+        [creds.uid, creds.euid, creds.suid, creds.fsuid].map(|id| reads.uid_shown(id));
+    let [gid, egid, sgid, fsgid] =
+        [creds.gid, creds.egid, creds.sgid, creds.fsgid].map(|id| reads.gid_shown(id));
+    let _ = writeln!(out, "Uid:\t{uid}\t{euid}\t{suid}\t{fsuid}");
+    let _ = writeln!(out, "Gid:\t{gid}\t{egid}\t{sgid}\t{fsgid}");
     let slots = thread.as_ref().map_or(0, |t| t.files().end());
     let _ = write!(out, "FDSize:\t{}\nGroups:\t", slots.next_multiple_of(64));
     for group in &creds.groups {
-        let _ = write!(out, "{group} ");
+        let _ = write!(out, "{} ", reads.gid_shown(*group));
     }
     let _ = writeln!(
         out,

@@ -21,6 +21,7 @@ use crate::ipc::aio;
 use crate::random;
 use crate::sync::{Mutex, mutex};
 use crate::task::{coredump, current};
+use crate::user_namespace::UserNs;
 use crate::utsname::{self, UtsNamespace};
 
 /// What a setting reads as.
@@ -74,6 +75,9 @@ const SETTINGS: &[(&str, Value)] = &[
     ("kernel/core_uses_pid", K(&coredump::USES_PID, 0..=INT)),
     ("kernel/domainname", Name(UtsNamespace::domainname, UtsNamespace::set_domainname)),
     ("kernel/hostname", Name(UtsNamespace::hostname, UtsNamespace::set_hostname)),
+    ("kernel/keys/maxbytes", F("20000")),
+    ("kernel/keys/maxkeys", F("200")),
+    ("kernel/keys/root_maxbytes", F("4000000")),
     ("kernel/keys/root_maxkeys", F("1000000")),
     ("kernel/msgmax", N("8192", 0..=INT)),
     ("kernel/msgmnb", N("16384", 0..=INT)),
@@ -128,6 +132,7 @@ const SETTINGS: &[(&str, Value)] = &[
     ("net/ipv6/conf/all/disable_ipv6", F("0")),
     ("net/ipv6/conf/default/disable_ipv6", F("0")),
     ("net/unix/max_dgram_qlen", N("10", 0..=INT)),
+    ("user/max_user_namespaces", T(most_user_namespaces, set_most_user_namespaces)),
     ("vm/dirty_background_ratio", F("10")),
     ("vm/dirty_ratio", F("20")),
     ("vm/drop_caches", F("0")),
@@ -239,7 +244,27 @@ fn with_new_numbers(
     Ok(all.collect::<Vec<_>>().join("\t"))
 }
 
-fn uuid() -> String {
+/// The user namespace of who asks.
+fn user() -> UserNs {
+    current::get().map_or_else(UserNs::default, |thread| thread.creds().user.clone())
+}
+
+fn most_user_namespaces() -> Vec<u8> {
+    user().most().to_string().into_bytes()
+}
+
+fn set_most_user_namespaces(value: &[u8]) -> Result {
+    let text = core::str::from_utf8(value).map_err(|_| Errno::EINVAL)?;
+    let most: u32 = text.trim().parse().map_err(|_| Errno::EINVAL)?;
+    if u64::from(most) > INT {
+        return Err(Errno::EINVAL);
+    }
+    user().set_most(most);
+    Ok(())
+}
+
+/// A random UUID.
+pub(super) fn uuid() -> String {
     let mut bytes = alloc::vec![0u8; 16];
     random::fill(&mut bytes);
     bytes[6] = bytes[6] & 0x0f | 0x40;
@@ -332,7 +357,7 @@ fn setting(path: String) -> Node {
         0o644,
         Box::new(move |_| read(&path)),
         Some(Box::new(move |thread, bytes| {
-            if !thread.creds().has_cap(CAP_SYS_ADMIN) {
+            if !thread.creds().capable(CAP_SYS_ADMIN) {
                 return Err(Errno::EPERM);
             }
             let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;

@@ -36,7 +36,7 @@ pub fn default_bytes() -> u64 {
 }
 
 /// The options that it has; of those about huge pages and NUMA none has an effect.
-const OPTIONS: [&str; 11] = [
+pub const OPTIONS: [&str; 11] = [
     "size",
     "nr_blocks",
     "nr_inodes",
@@ -54,6 +54,16 @@ const OPTIONS: [&str; 11] = [
 pub fn check_options(options: &Options<'_>) -> Result {
     let is_known = |o: &&str| OPTIONS.contains(&o.split('=').next().unwrap_or_default());
     if options.rest.iter().all(is_known) { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// EINVAL if one of these options has a value that it cannot have.
+pub fn check_values(options: &Options<'_>) -> Result {
+    limit(options)?;
+    most_inodes(options)?;
+    options.octal("mode", 0)?;
+    options.number("uid", 0)?;
+    options.number("gid", 0)?;
+    Ok(())
 }
 
 /// The limit that options set, in bytes; 0 is none. Of several the last counts.
@@ -97,13 +107,12 @@ impl TmpFs {
         Self::with_quota((quota, Inodes::new(0)), 0o1777, 0, 0)
     }
 
-    /// An empty one as these options say.
-    pub fn with_options(options: &Options<'_>) -> Result<Arc<Self>> {
+    /// An empty one as these options say, but for the owner of its root (kernel ids).
+    pub fn with_options(options: &Options<'_>, (uid, gid): (u32, u32)) -> Result<Arc<Self>> {
         let limits = (
             Quota::lasting(limit(options)?.div_ceil(PAGE_SIZE)),
             Inodes::new(most_inodes(options)?),
         );
-        let (uid, gid) = (options.number("uid", 0)?, options.number("gid", 0)?);
         Ok(Self::with_quota(limits, options.octal("mode", DEFAULT_MODE)?, uid, gid))
     }
 
@@ -172,6 +181,14 @@ impl FileSystem for TmpFs {
             ffree: self.inodes.free(),
             ..simple_statfs(TMPFS_MAGIC)
         })
+    }
+
+    fn has_handles(&self) -> bool {
+        true
+    }
+
+    fn path_of(&self, root: &Arc<dyn Inode>, ino: u64) -> Option<Vec<u8>> {
+        node::arc_of(root).ok()?.path_to(ino)
     }
 
     /// Size and number of inodes are what can be changed. EINVAL if more is used.

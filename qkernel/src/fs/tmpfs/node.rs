@@ -35,9 +35,38 @@ pub struct TmpNode {
     inodes: Arc<Inodes>,
 }
 
+impl TmpNode {
+    /// What a directory that nobody has any more holds.
+    fn take_names(&mut self) -> BTreeMap<Vec<u8>, Entry> {
+        match &mut self.content {
+            Content::Dir(names) => core::mem::take(&mut names.get_mut().by_name),
+            _ => BTreeMap::new(),
+        }
+    }
+}
+
 impl Drop for TmpNode {
     fn drop(&mut self) {
         self.inodes.give();
+        // Directories may lie deeper in each other than the stack is: each is emptied before it
+        // goes.
+        let mut rest = self.take_names();
+        let mut above = Vec::new();
+        loop {
+            match rest.pop_first() {
+                Some((_, entry)) => {
+                    let mut node = Arc::into_inner(entry.node);
+                    let below = node.as_mut().map(TmpNode::take_names);
+                    if let Some(below) = below.filter(|below| !below.is_empty()) {
+                        above.push(core::mem::replace(&mut rest, below));
+                    }
+                }
+                None => match above.pop() {
+                    Some(names) => rest = names,
+                    None => return,
+                },
+            }
+        }
     }
 }
 
@@ -64,12 +93,19 @@ struct Entry {
     lasting: Lasting,
 }
 
+/// Bytes of these names as listxattr(2) gives them.
+fn listed_bytes(xattrs: &BTreeMap<Vec<u8>, Xattr>) -> usize {
+    xattrs.keys().map(|name| name.len() + 1).sum()
+}
+
 /// What a name and its node take, about, in bytes, besides the characters: the node, its object,
 /// both maps of the directory.
 const NODE_BYTES: u64 = 1024;
 /// What an extended attribute takes besides its name and value, in bytes: its part of a map that
 /// may be half empty.
 const XATTR_BYTES: u64 = 192;
+/// Bytes of names that listxattr(2) can tell of (XATTR_LIST_MAX): there are no more.
+const LISTED_MAX: usize = 65536;
 
 /// The names of a directory. Positions for getdents64(2) are given in the order of making, so that
 /// a listing goes on where it was whatever comes and goes.
@@ -134,6 +170,26 @@ impl TmpNode {
             Content::Dir(names) => Ok(names),
             _ => Err(Errno::ENOTDIR),
         }
+    }
+
+    /// A path from this directory to what has the number `ino`: `.` for itself.
+    pub(super) fn path_to(self: Arc<Self>, ino: u64) -> Option<Vec<u8>> {
+        if self.attributes.lock().ino == ino {
+            return Some(b".".to_vec());
+        }
+        let mut directories = alloc::vec![(self, b".".to_vec())];
+        while let Some((directory, path)) = directories.pop() {
+            for (name, entry) in &directory.names().ok()?.lock().by_name {
+                let below = || [&path, &b"/"[..], name].concat();
+                if entry.node.attributes.lock().ino == ino {
+                    return Some(below());
+                }
+                if entry.node.is_dir() {
+                    directories.push((entry.node.clone(), below()));
+                }
+            }
+        }
+        None
     }
 
     /// Its data, for a regular file.
@@ -421,7 +477,7 @@ impl Inode for TmpNode {
         match xattrs.contains_key(name) {
             true if flags & XATTR_CREATE != 0 => return Err(Errno::EEXIST),
             false if flags & XATTR_REPLACE != 0 => return Err(Errno::ENODATA),
-            false if xattrs.len() >= 64 => return Err(Errno::ENOSPC),
+            false if listed_bytes(&xattrs) + name.len() >= LISTED_MAX => return Err(Errno::ENOSPC),
             _ => {}
         }
         let held = XATTR_BYTES + account::on_heap(name.len()) + account::on_heap(value.len());
@@ -449,7 +505,7 @@ impl Inode for TmpNode {
 }
 
 /// The node itself behind an inode.
-fn arc_of(inode: &Arc<dyn Inode>) -> Result<Arc<TmpNode>> {
+pub(super) fn arc_of(inode: &Arc<dyn Inode>) -> Result<Arc<TmpNode>> {
     let any: Arc<dyn Any + Send + Sync> = inode.clone();
     any.downcast().map_err(|_| Errno::EXDEV)
 }

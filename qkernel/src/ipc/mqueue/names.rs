@@ -55,7 +55,7 @@ fn size(thread: &Thread, attr: Option<&MqAttr>) -> Result<(u64, u64)> {
     };
     let positive = |n: i64| u64::try_from(n).ok().filter(|n| *n > 0).ok_or(Errno::EINVAL);
     let (messages, bytes) = (positive(attr.max_messages)?, positive(attr.message_bytes)?);
-    let (most_messages, most_bytes) = match thread.creds().has_cap(CAP_SYS_RESOURCE) {
+    let (most_messages, most_bytes) = match thread.creds().capable(CAP_SYS_RESOURCE) {
         true => (HARD_MESSAGES, HARD_MESSAGE_BYTES),
         false => (most_messages, most_bytes),
     };
@@ -98,7 +98,7 @@ impl Root {
     ) -> Result<Arc<Queue>> {
         let creds = thread.creds();
         let most = sys::number("fs/mqueue/queues_max", 256);
-        if self.1.load(Relaxed) >= most && !creds.has_cap(CAP_SYS_RESOURCE) {
+        if self.1.load(Relaxed) >= most && !creds.capable(CAP_SYS_RESOURCE) {
             return Err(Errno::ENOSPC);
         }
         let size = size(thread, attr)?;

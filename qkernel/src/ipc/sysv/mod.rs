@@ -85,7 +85,7 @@ impl Perm {
         } else {
             self.mode
         };
-        if wanted & !granted == 0 || creds.has_cap(CAP_IPC_OWNER) {
+        if wanted & !granted == 0 || creds.capable_in(&current::ipc_user(), CAP_IPC_OWNER) {
             Ok(())
         } else {
             Err(Errno::EACCES)
@@ -94,27 +94,29 @@ impl Perm {
 
     /// EPERM unless `creds` may change or remove it.
     pub fn check_owner(&self, creds: &Creds) -> Result {
-        if creds.euid == self.cuid || creds.euid == self.uid || creds.has_cap(CAP_SYS_ADMIN) {
-            Ok(())
-        } else {
-            Err(Errno::EPERM)
-        }
+        let may = creds.euid == self.cuid
+            || creds.euid == self.uid
+            || creds.capable_in(&current::ipc_user(), CAP_SYS_ADMIN);
+        if may { Ok(()) } else { Err(Errno::EPERM) }
     }
 
-    /// IPC_SET.
-    pub fn set(&mut self, new: &PermAbi) {
-        (self.uid, self.gid) = (new.uid, new.gid);
+    /// IPC_SET by who has these credentials. EINVAL for users that it does not know.
+    pub fn set(&mut self, creds: &Creds, new: &PermAbi) -> Result {
+        (self.uid, self.gid) = (creds.user.uid_of(new.uid)?, creds.user.gid_of(new.gid)?);
         self.mode = self.mode & !0o777 | new.mode & 0o777;
+        Ok(())
     }
 
-    /// As programs see it.
+    /// As the program sees it that the kernel works for.
     pub fn to_abi(self) -> PermAbi {
+        let creds = current::get().map(|thread| thread.creds()).unwrap_or_default();
+        let (user, group) = (|id| creds.uid_shown(id), |id| creds.gid_shown(id));
         PermAbi {
             key: self.key,
-            uid: self.uid,
-            gid: self.gid,
-            cuid: self.cuid,
-            cgid: self.cgid,
+            uid: user(self.uid),
+            gid: group(self.gid),
+            cuid: user(self.cuid),
+            cgid: group(self.cgid),
             mode: self.mode,
             seq: (self.id as u32 / PLACES) as u16,
             ..PermAbi::default()
@@ -377,7 +379,7 @@ pub fn control<T: Kind>(
             let creds = thread.creds();
             object.perm().check_owner(&creds)?;
             T::may_set(&creds, &new)?;
-            object.perm.lock().set(T::perm(&new));
+            object.perm.lock().set(&creds, T::perm(&new))?;
             T::set(&object, &new);
             Ok(0)
         }

@@ -26,8 +26,6 @@ const MSG_COPY: u32 = 0o40000;
 const MSG_STAT: u32 = 11;
 const MSG_INFO: u32 = 12;
 const MSG_STAT_ANY: u32 = 13;
-/// ENOMSG.
-const ENOMSG: Errno = Errno(linux_raw_sys::errno::ENOMSG as i32);
 
 abi_struct! {
     /// struct msqid64_ds.
@@ -186,7 +184,7 @@ pub async fn receive(
         Ok(message)
     };
     let result = wait_unless(thread, &queue, flags, PollMask::READ, attempt).await;
-    let mut message = result.map_err(|e| if e == Errno::EAGAIN { ENOMSG } else { e })?;
+    let mut message = result.map_err(|e| if e == Errno::EAGAIN { Errno::ENOMSG } else { e })?;
     queue.events.wake(PollMask::WRITE);
     message.bytes.truncate(room);
     Ok((message.kind, message.bytes))
@@ -198,8 +196,8 @@ fn copy(queue: &Object<Queue>, room: usize, index: i64, flags: u32) -> Result<(i
         return Err(Errno::EINVAL);
     }
     let inner = queue.inner.lock();
-    let index = usize::try_from(index).map_err(|_| ENOMSG)?;
-    let message = inner.messages.get(index).ok_or(ENOMSG)?;
+    let index = usize::try_from(index).map_err(|_| Errno::ENOMSG)?;
+    let message = inner.messages.get(index).ok_or(Errno::ENOMSG)?;
     if message.bytes.len() > room {
         // Copies are never cut.
         return Err(if flags & MSG_NOERROR == 0 { Errno::E2BIG } else { Errno::EINVAL });
@@ -265,7 +263,7 @@ impl Kind for Queue {
 
     fn may_set(creds: &Creds, new: &MsgIdDs) -> Result {
         let most = sys::number("kernel/msgmnb", 16384);
-        if new.max_bytes <= most || creds.has_cap(CAP_SYS_RESOURCE) {
+        if new.max_bytes <= most || creds.capable(CAP_SYS_RESOURCE) {
             Ok(())
         } else {
             Err(Errno::EPERM)

@@ -406,7 +406,7 @@ fn lock(thread: &Thread, id: i32, locks: bool) -> Result<usize> {
     let entry = find::<Entry>(id)?;
     let segment = segment(&entry)?;
     let creds = thread.creds();
-    if !creds.has_cap(CAP_IPC_LOCK) {
+    if !creds.capable_in(&current::ipc_user(), CAP_IPC_LOCK) {
         let perm = entry.perm();
         if creds.euid != perm.uid && creds.euid != perm.cuid {
             return Err(Errno::EPERM);

@@ -15,6 +15,7 @@ use crate::errno::{Errno, Result};
 use crate::host::{Call, Handle};
 use crate::net::host::{HostWatcher, add_watcher, remove_watcher};
 use crate::sync::Mutex;
+use crate::user_namespace::UserNs;
 use crate::wait::{PollMask, Signal};
 use crate::{input, time};
 
@@ -63,7 +64,7 @@ pub fn open(
         window: Mutex::new(host_window(number).unwrap_or_default()),
     });
     let far = console.clone();
-    let tty = pty::enter(container, |n| Tty::new(n, far), false, owner)?;
+    let tty = pty::enter((container, UserNs::default()), |n| Tty::new(n, far), false, owner)?;
     *console.tty.lock() = Arc::downgrade(&tty);
     tty.set_window(match window {
         (0, 0) => host_window(number).unwrap_or_default(),

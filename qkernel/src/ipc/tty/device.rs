@@ -13,6 +13,7 @@ use crate::fs::attr::{Attributes, SetAttributes, device_parts};
 use crate::fs::{Caller, FileOps, OpenFile, Tells};
 use crate::io::IoBuffer;
 use crate::task::{self, Process, Thread};
+use crate::user_namespace::UserNs;
 use crate::wait::{PollMask, WaitQueue};
 
 /// Major number of /dev/tty, /dev/console and /dev/ptmx.
@@ -51,7 +52,7 @@ pub fn open_console(
     flags: u32,
 ) -> Result<Arc<dyn FileOps>> {
     // The terminal of the container's first process is the first one that it had.
-    let own = pty::list_of(thread.process.container);
+    let own = pty::list_of(thread.process.container, &UserNs::default());
     let console = own.first().and_then(|number| pty::tty(*number)).ok_or(Errno::ENXIO)?;
     TtyFile::open(thread, &console, flags)
 }
@@ -88,7 +89,7 @@ impl TtyFile {
         if tty.is_hung_up() {
             return Err(Errno::EIO);
         }
-        if tty.is_exclusive() && !thread.creds().has_cap(CAP_SYS_ADMIN) {
+        if tty.is_exclusive() && !thread.creds().capable(CAP_SYS_ADMIN) {
             return Err(Errno::EBUSY);
         }
         if flags & O_NOCTTY == 0 && tty.owners().0 == 0 {

@@ -2,15 +2,15 @@
 
 use alloc::sync::Arc;
 
-use linux_raw_sys::general::{TCIFLUSH, TCIOFLUSH, TCOFLUSH, TCOOFF, TCOON};
+use linux_raw_sys::general::{CAP_SYS_ADMIN, TCIFLUSH, TCIOFLUSH, TCOFLUSH, TCOOFF, TCOON};
 use linux_raw_sys::ioctl::{
     FIONREAD, TCFLSH, TCGETA, TCGETS, TCGETS2, TCSBRK, TCSBRKP, TCSETA, TCSETAF, TCSETAW, TCSETS,
     TCSETS2, TCSETSF, TCSETSF2, TCSETSW, TCSETSW2, TCXONC, TIOCEXCL, TIOCGDEV, TIOCGETD, TIOCGEXCL,
-    TIOCGPGRP, TIOCGSID, TIOCGWINSZ, TIOCNOTTY, TIOCNXCL, TIOCOUTQ, TIOCSCTTY, TIOCSETD, TIOCSPGRP,
-    TIOCSTI, TIOCSWINSZ,
+    TIOCGLCKTRMIOS, TIOCGPGRP, TIOCGSID, TIOCGWINSZ, TIOCNOTTY, TIOCNXCL, TIOCOUTQ, TIOCSCTTY,
+    TIOCSETD, TIOCSLCKTRMIOS, TIOCSPGRP, TIOCSTI, TIOCSWINSZ,
 };
 use qlib::Va;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::jobs;
 use super::termios::{TERMIO_BYTES, TERMIOS_BYTES, Termios};
@@ -37,6 +37,13 @@ pub fn serve(
             may_change()?;
             let new = read_termios(thread, tty, command, at)?;
             tty.set_termios(new, matches!(command, TCSETSF | TCSETSF2 | TCSETAF));
+        }
+        TIOCGLCKTRMIOS => mm.write_bytes(at, &tty.locked().as_bytes()[..TERMIOS_BYTES])?,
+        TIOCSLCKTRMIOS => {
+            if !thread.creds().capable(CAP_SYS_ADMIN) {
+                return Err(Errno::EPERM);
+            }
+            tty.set_locked(read_short(thread, at, Termios::new_zeroed())?);
         }
         TIOCGWINSZ => {
             tty.follow_window();
@@ -114,11 +121,16 @@ fn read_termios(thread: &Thread, tty: &Tty, command: u32, at: Va) -> Result<Term
             new.set_termio(&old);
         }
         _ => {
-            let mut bytes = [0; size_of::<Termios>()];
-            bytes.copy_from_slice(new.as_bytes());
-            mm.read_bytes(at, &mut bytes[..TERMIOS_BYTES])?;
-            new = Termios::read_from_bytes(&bytes).map_err(|_| Errno::EINVAL)?;
+            new = read_short(thread, at, new)?;
         }
     }
     Ok(new)
+}
+
+/// A `struct termios`; what it lacks comes from `rest`.
+fn read_short(thread: &Thread, at: Va, rest: Termios) -> Result<Termios> {
+    let mut bytes = [0; size_of::<Termios>()];
+    bytes.copy_from_slice(rest.as_bytes());
+    thread.mm().read_bytes(at, &mut bytes[..TERMIOS_BYTES])?;
+    Termios::read_from_bytes(&bytes).map_err(|_| Errno::EINVAL)
 }

@@ -37,7 +37,7 @@ pub fn acquire(thread: &Thread, tty: &Arc<Tty>, steal: bool) -> Result {
         return Err(Errno::EPERM);
     }
     if owner != 0 && owner != sid {
-        if !steal || !thread.creds().has_cap(CAP_SYS_ADMIN) {
+        if !steal || !thread.creds().capable(CAP_SYS_ADMIN) {
             return Err(Errno::EPERM);
         }
         leave(owner);

@@ -16,6 +16,12 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use linux_raw_sys::general::{
+    TIOCPKT_DOSTOP, TIOCPKT_FLUSHREAD, TIOCPKT_FLUSHWRITE, TIOCPKT_NOSTOP, TIOCPKT_START,
+    TIOCPKT_STOP,
+};
+use zerocopy::FromZeros;
+
 pub use jobs::{controlling, hang_up_session, process_ended};
 
 use self::ldisc::{Effects, LineDiscipline};
@@ -45,6 +51,8 @@ pub trait Far: Send + Sync {
     fn on_output(&self, tty: &Tty);
     /// The settings or the room for input changed: more may be handed in by [`Tty::feed`].
     fn on_room(&self, tty: &Tty);
+    /// What packet mode tells of (TIOCPKT_*, ioctl_tty(2)) has changed.
+    fn on_change(&self, _bits: u32) {}
     /// True if output goes on without anybody reading it in here.
     fn drains(&self) -> bool {
         false
@@ -68,6 +76,8 @@ pub struct Tty {
 struct TtyState {
     line: LineDiscipline,
     window: Window,
+    /// What of the settings may not be changed (TIOCSLCKTRMIOS): where it is not zero.
+    locked: Termios,
     /// Processed output on its way to the far side.
     output: VecDeque<u8>,
     /// The session whose controlling terminal it is, 0 none.
@@ -101,6 +111,7 @@ impl Tty {
             state: Mutex::new(TtyState {
                 line: LineDiscipline::default(),
                 window: Window::default(),
+                locked: Termios::new_zeroed(),
                 output: VecDeque::new(),
                 session: 0,
                 foreground: 0,
@@ -121,16 +132,36 @@ impl Tty {
 
     /// Changes the settings; `flush`: forgets what was typed.
     pub fn set_termios(&self, termios: Termios, flush: bool) {
-        {
+        let (had_keys, has_keys, was_stopped, is_stopped) = {
             let mut state = self.state.lock();
             if flush {
                 state.line.flush_input();
             }
+            let had_keys = state.line.termios().has_usual_flow_keys();
+            let was_stopped = state.line.is_stopped();
+            let termios = termios.keeping(&state.locked, state.line.termios());
             state.line.set_termios(termios);
+            (had_keys, termios.has_usual_flow_keys(), was_stopped, state.line.is_stopped())
+        };
+        match (had_keys, has_keys) {
+            (false, true) => self.far.on_change(TIOCPKT_DOSTOP),
+            (true, false) => self.far.on_change(TIOCPKT_NOSTOP),
+            _ => {}
         }
+        self.tell_of_flow(was_stopped, is_stopped);
         self.queue.wake(PollMask::READ | PollMask::WRITE);
         self.far.on_room(self);
         self.far.on_output(self);
+    }
+
+    /// What of the settings may not be changed: where it is not zero.
+    pub fn locked(&self) -> Termios {
+        self.state.lock().locked
+    }
+
+    /// Says what may not be changed from now on.
+    pub fn set_locked(&self, locked: Termios) {
+        self.state.lock().locked = locked;
     }
 
     /// The window's size.
@@ -189,8 +220,9 @@ impl Tty {
 
     /// Takes bytes from the far side.
     pub fn feed(&self, bytes: &[u8]) {
-        let (signals, foreground) = {
+        let (signals, foreground, flushed, was_stopped, is_stopped) = {
             let mut state = self.state.lock();
+            let was_stopped = state.line.is_stopped();
             let Effects { echo, signals, flush_output } = state.line.input(bytes);
             if flush_output {
                 state.output.clear();
@@ -199,8 +231,12 @@ impl Tty {
             if state.output.len() < OUTPUT_BYTES {
                 state.output.extend(echo);
             }
-            (signals, state.foreground)
+            (signals, state.foreground, flush_output, was_stopped, state.line.is_stopped())
         };
+        if flushed {
+            self.far.on_change(TIOCPKT_FLUSHREAD | TIOCPKT_FLUSHWRITE);
+        }
+        self.tell_of_flow(was_stopped, is_stopped);
         self.far.on_output(self);
         for signo in signals {
             self.signal_group(foreground, signo);
@@ -261,14 +297,31 @@ impl Tty {
                 state.output.clear();
             }
         }
+        let of_input = if input { TIOCPKT_FLUSHREAD } else { 0 };
+        let of_output = if output { TIOCPKT_FLUSHWRITE } else { 0 };
+        self.far.on_change(of_input | of_output);
         self.queue.wake(PollMask::WRITE);
         self.far.on_room(self);
     }
 
     /// Holds output, or lets it go on (tcflow(3)).
     pub fn set_stopped(&self, stopped: bool) {
-        self.state.lock().line.set_stopped(stopped);
+        let was_stopped = {
+            let mut state = self.state.lock();
+            let was_stopped = state.line.is_stopped();
+            state.line.set_stopped(stopped);
+            was_stopped
+        };
+        self.tell_of_flow(was_stopped, stopped);
         self.far.on_output(self);
+    }
+
+    fn tell_of_flow(&self, was_stopped: bool, is_stopped: bool) {
+        match (was_stopped, is_stopped) {
+            (false, true) => self.far.on_change(TIOCPKT_STOP),
+            (true, false) => self.far.on_change(TIOCPKT_START),
+            _ => {}
+        }
     }
 
     /// The far side is gone: readers see the end, the session's leader and the foreground group get

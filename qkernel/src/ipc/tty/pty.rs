@@ -4,10 +4,15 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::any::Any;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use linux_raw_sys::general::{O_NOCTTY, O_RDWR, RLIMIT_NOFILE, S_IFCHR};
-use linux_raw_sys::ioctl::{FIONREAD, TIOCGPTLCK, TIOCGPTN, TIOCGPTPEER, TIOCSIG, TIOCSPTLCK};
+use linux_raw_sys::general::{
+    O_NOCTTY, O_RDWR, RLIMIT_NOFILE, S_IFCHR, TIOCPKT_DATA, TIOCPKT_DOSTOP, TIOCPKT_NOSTOP,
+    TIOCPKT_START, TIOCPKT_STOP,
+};
+use linux_raw_sys::ioctl::{
+    FIONREAD, TIOCGPKT, TIOCGPTLCK, TIOCGPTN, TIOCGPTPEER, TIOCPKT, TIOCSIG, TIOCSPTLCK,
+};
 use qlib::Va;
 use qlib::control::FIRST_CONTAINER;
 
@@ -22,6 +27,7 @@ use crate::sync::{Mutex, mutex};
 use crate::task;
 use crate::task::signal::{SIGNALS, SigInfo, send_to_group};
 use crate::time;
+use crate::user_namespace::UserNs;
 use crate::wait::{PollMask, WaitQueue};
 
 /// The most pseudoterminals there can be (the default of kernel.pty.max).
@@ -33,6 +39,8 @@ const CHUNK_BYTES: usize = 1024;
 struct Entry {
     /// The container that it was made in.
     container: u32,
+    /// The user namespace that it was made in.
+    user: UserNs,
     tty: Weak<Tty>,
     is_locked: bool,
     /// What stat(2) reports of the device file.
@@ -42,9 +50,10 @@ struct Entry {
 /// By number. The console has one, too.
 static ENTRIES: Mutex<BTreeMap<u32, Entry>> = mutex(BTreeMap::new());
 
-/// Enters a terminal of a container under the lowest free number; `make` builds it.
+/// Enters a terminal of a container and a user namespace under the lowest free number; `make`
+/// builds it.
 pub fn enter(
-    container: u32,
+    (container, user): (u32, UserNs),
     make: impl FnOnce(u32) -> Arc<Tty>,
     is_locked: bool,
     owner: (u32, u32),
@@ -55,9 +64,10 @@ pub fn enter(
     };
     let tty = make(number);
     let attributes = new_attributes(number, owner);
-    ENTRIES
-        .lock()
-        .insert(number, Entry { container, tty: Arc::downgrade(&tty), is_locked, attributes });
+    ENTRIES.lock().insert(
+        number,
+        Entry { container, user, tty: Arc::downgrade(&tty), is_locked, attributes },
+    );
     Ok(tty)
 }
 
@@ -85,10 +95,12 @@ pub fn list() -> Vec<u32> {
     ENTRIES.lock().keys().copied().collect()
 }
 
-/// Those of terminals that were made in a container: what /dev/pts lists.
-pub fn list_of(container: u32) -> Vec<u32> {
+/// Those of terminals that were made in a container, in this user namespace or below: what a
+/// /dev/pts of that lists.
+pub fn list_of(container: u32, user: &UserNs) -> Vec<u32> {
     let entries = ENTRIES.lock();
-    entries.iter().filter(|(_, e)| e.container == container).map(|(n, _)| *n).collect()
+    let is_there = |e: &Entry| e.container == container && user.contains(&e.user);
+    entries.iter().filter(|(_, e)| is_there(e)).map(|(n, _)| *n).collect()
 }
 
 /// True if the terminal may not be opened yet (unlockpt(3)).
@@ -152,6 +164,16 @@ struct Side {
     queue: WaitQueue,
     /// The terminal was open and no longer is.
     slave_closed: AtomicBool,
+    /// TIOCPKT: the master reads what a packet is before it, and is told of changes.
+    packets: AtomicBool,
+    /// Those that it has yet to be told of (TIOCPKT_*).
+    changes: AtomicU32,
+}
+
+impl Side {
+    fn has_changes(&self) -> bool {
+        self.packets.load(Ordering::Relaxed) && self.changes.load(Ordering::Relaxed) != 0
+    }
 }
 
 impl Far for Side {
@@ -165,6 +187,20 @@ impl Far for Side {
         if tty.input_room() > 0 {
             self.queue.wake(PollMask::WRITE);
         }
+    }
+
+    fn on_change(&self, bits: u32) {
+        if bits == 0 || !self.packets.load(Ordering::Relaxed) {
+            return;
+        }
+        // Only the last of each two that exclude each other counts.
+        let undone = [(TIOCPKT_STOP, TIOCPKT_START), (TIOCPKT_DOSTOP, TIOCPKT_NOSTOP)]
+            .into_iter()
+            .filter(|(a, b)| bits & (a | b) != 0)
+            .fold(0, |all, (a, b)| all | a | b);
+        let changes = self.changes.load(Ordering::Relaxed) & !undone | bits;
+        self.changes.store(changes, Ordering::Relaxed);
+        self.queue.wake(PollMask::READ | PollMask::PRI);
     }
 }
 
@@ -195,11 +231,14 @@ pub fn slave_closed(tty: &Tty) {
 pub fn open_master() -> Result<Arc<dyn FileOps>> {
     let side = Arc::new(Side::default());
     let far = side.clone();
-    let (container, owner) = match task::current::get() {
-        Some(thread) => (thread.process.container, (thread.creds().fsuid, SLAVE_GROUP)),
-        None => (FIRST_CONTAINER, (0, 0)),
+    let (whose, owner) = match task::current::get() {
+        Some(thread) => {
+            let creds = thread.creds();
+            ((thread.process.container, creds.user.clone()), (creds.fsuid, SLAVE_GROUP))
+        }
+        None => ((FIRST_CONTAINER, UserNs::default()), (0, 0)),
     };
-    let tty = enter(container, |number| Tty::new(number, far), true, owner)?;
+    let tty = enter(whose, |number| Tty::new(number, far), true, owner)?;
     SIDES.lock().insert(tty.number, Arc::downgrade(&side));
     Ok(Arc::new(Master { tty, side }))
 }
@@ -210,11 +249,25 @@ impl FileOps for Master {
     }
 
     fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
-        let bytes = self.tty.take_output(buffer.remaining());
+        if buffer.remaining() > 0 && self.side.has_changes() {
+            let changes = self.side.changes.load(Ordering::Relaxed) as u8;
+            let stored = buffer.put(&[changes])?;
+            self.side.changes.store(0, Ordering::Relaxed);
+            return Ok(stored);
+        }
+        let head: &[u8] = match self.side.packets.load(Ordering::Relaxed) {
+            true => &[TIOCPKT_DATA as u8],
+            false => &[],
+        };
+        if !head.is_empty() && buffer.remaining() == head.len() && self.tty.has_output() {
+            return buffer.put(head);
+        }
+        let bytes = self.tty.take_output(buffer.remaining().saturating_sub(head.len()));
         if !bytes.is_empty() {
-            let stored = buffer.put(&bytes).unwrap_or(0);
+            let put = buffer.put(head).and_then(|_| buffer.put(&bytes));
+            let stored = put.unwrap_or(0);
             self.tty.return_output(&bytes[stored..]);
-            return if stored > 0 { Ok(stored) } else { Err(Errno::EFAULT) };
+            return if stored > 0 { Ok(head.len() + stored) } else { Err(Errno::EFAULT) };
         }
         if buffer.remaining() == 0 {
             return Ok(0);
@@ -244,6 +297,9 @@ impl FileOps for Master {
         let mut mask = PollMask::empty();
         if self.tty.has_output() {
             mask |= PollMask::READ;
+        }
+        if self.side.has_changes() {
+            mask |= PollMask::READ | PollMask::PRI;
         }
         if self.tty.input_room() > 0 {
             mask |= PollMask::WRITE;
@@ -280,6 +336,15 @@ impl FileOps for Master {
                 }
             }
             TIOCGPTLCK => mm.write(at, &i32::from(is_locked(self.tty.number)))?,
+            TIOCPKT => {
+                let on: i32 = mm.read(at)?;
+                if !self.side.packets.swap(on != 0, Ordering::Relaxed) {
+                    self.side.changes.store(0, Ordering::Relaxed);
+                }
+            }
+            TIOCGPKT => {
+                mm.write(at, &i32::from(self.side.packets.load(Ordering::Relaxed)))?;
+            }
             TIOCGPTPEER => {
                 let flags = argument as u32;
                 let ops = TtyFile::open(thread, &self.tty, flags | O_NOCTTY)?;

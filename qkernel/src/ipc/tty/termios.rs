@@ -84,6 +84,28 @@ impl Termios {
         byte != 0 && self.cc[which as usize] == byte
     }
 
+    /// True if ^S and ^Q hold output and let it go on.
+    pub fn has_usual_flow_keys(&self) -> bool {
+        const CTRL_S: u8 = 0x13;
+        const CTRL_Q: u8 = 0x11;
+        self.iflag & IXON != 0 && self.is_char(CTRL_S, VSTOP) && self.is_char(CTRL_Q, VSTART)
+    }
+
+    /// As it is if nobody may change what is not zero in `locked` (TIOCSLCKTRMIOS) from `old`.
+    pub fn keeping(mut self, locked: &Termios, old: &Termios) -> Self {
+        let flags = |new: u32, old: u32, locked: u32| new & !locked | old & locked;
+        self.iflag = flags(self.iflag, old.iflag, locked.iflag);
+        self.oflag = flags(self.oflag, old.oflag, locked.oflag);
+        self.cflag = flags(self.cflag, old.cflag, locked.cflag);
+        self.lflag = flags(self.lflag, old.lflag, locked.lflag);
+        let byte = |new: u8, old: u8, locked: u8| if locked == 0 { new } else { old };
+        self.line = byte(self.line, old.line, locked.line);
+        for (index, new) in self.cc.iter_mut().enumerate() {
+            *new = byte(*new, old.cc[index], locked.cc[index]);
+        }
+        self
+    }
+
     /// Takes over the old `struct termio`.
     pub fn set_termio(&mut self, bytes: &[u8; TERMIO_BYTES]) {
         let word = |at: usize| u32::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));

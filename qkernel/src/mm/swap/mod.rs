@@ -1,7 +1,10 @@
-//! Pages that lie in the store: which slots ([`slots`]), when they were last used ([`usage`]),
-//! reading them back ([`read`]); and what hibernation does to an address space: noting what was
-//! used, hiding it from the platform, and rewriting its entries.
+//! Pages that lie in the store, or [are to](kept): which slots ([`slots`]), when they were last
+//! used ([`usage`]), reading them back ([`read`]), also [ahead] of use; and what hibernation does
+//! to an address space: noting what was used, hiding it from the platform, and rewriting its
+//! entries.
 
+pub mod ahead;
+pub mod kept;
 mod read;
 pub mod slots;
 pub mod usage;
@@ -133,6 +136,9 @@ impl Inner {
     /// neighbours if they left together with it.
     pub(super) fn bring_back(&mut self, vma: &Vma, page: Va, slot: u64) -> Result<(), Failure> {
         debug_assert!(!vma.is_shared(), "pages of shared objects are swapped by their object");
+        if self.bring_back_kept(vma, page, slot).map_err(|_| Failure::NO_MEMORY)? {
+            return Ok(());
+        }
         let (start, count) = self.group(vma, page, slot);
         let first_slot = slot - (page - start) / PAGE_SIZE;
         let (start, count, frame) = match swap_in_run(first_slot, count) {
@@ -161,6 +167,7 @@ impl Inner {
                         (slot + (va - start) / PAGE_SIZE).checked_sub((page - start) / PAGE_SIZE);
                     let fits = pte.slot().is_some()
                         && pte.slot() == expected
+                        && !expected.is_some_and(kept::is_kept)
                         && Usage::of(pte) != Usage::LEFT;
                     found += u64::from(fits);
                     fits

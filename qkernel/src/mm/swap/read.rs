@@ -30,7 +30,7 @@ pub fn swap_in(slot: u64, stay: Stay) -> Result<Gpa> {
         return frames::alloc_zeroed_for(stay);
     }
     let frame = frames::alloc_for(stay)?;
-    read_slots(slot, &[Segment { gpa: frame, len: PAGE_SIZE }], 1);
+    came_back(slot, &[Segment { gpa: frame, len: PAGE_SIZE }], 1);
     Ok(frame)
 }
 
@@ -41,16 +41,24 @@ pub fn swap_in_run(slot: u64, count: u64) -> Option<Gpa> {
         return None;
     }
     let frame = frames::alloc_run(count)?;
-    read_slots(slot, &[Segment { gpa: frame, len: count * PAGE_SIZE }], count);
+    came_back(slot, &[Segment { gpa: frame, len: count * PAGE_SIZE }], count);
     Some(frame)
 }
 
-fn read_slots(slot: u64, frames: &[Segment], count: u64) {
+fn came_back(slot: u64, frames: &[Segment], count: u64) {
+    read_slots(slot, frames);
+    (slot..slot + count).for_each(slots::drop_ref);
+    SWAP_INS.fetch_add(count, Relaxed);
+}
+
+/// Fills frames from a slot and those that follow it ([`MAX_SWAP_IN_PAGES`] at most), which stay as
+/// they are.
+///
+/// [`MAX_SWAP_IN_PAGES`]: qlib::host::MAX_SWAP_IN_PAGES
+pub(super) fn read_slots(slot: u64, frames: &[Segment]) {
     if let Err(error) = Call::new(Op::SwapIn).arg(0, slot - 1).segments(frames).run() {
         memory_is_lost(error);
     }
-    (slot..slot + count).for_each(slots::drop_ref);
-    SWAP_INS.fetch_add(count, Relaxed);
 }
 
 /// The container's memory is lost: it ends here and now, rather than run on bad data. The host call

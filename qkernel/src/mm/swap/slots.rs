@@ -47,6 +47,11 @@ pub fn add_ref(slot: u64) {
     add_refs(slot, 1);
 }
 
+/// How many entries name the slot.
+pub fn names(slot: u64) -> u32 {
+    SLOTS.lock().shared.get(&slot).map_or(1, |more| more + 1)
+}
+
 /// One entry less names the slot; the last one frees it.
 pub fn drop_ref(slot: u64) {
     if slot == ZERO {

@@ -25,8 +25,10 @@ impl Usage {
     /// Brought in without need.
     pub const GUESSED: Usage = Usage(Self::UNSEEN);
 
-    /// The low bits: sleeps in a row without use.
+    /// The low bits: sleeps in a row without use; [`Self::AHEAD`] for a page that was
+    /// [brought ahead](Self::ahead).
     const IDLE: u8 = 0b111;
+    const AHEAD: u8 = Self::IDLE;
     const UNSEEN: u8 = 1 << 3;
     const RETURNED: u8 = 1 << 4;
     /// Nothing of what was there is any more (see [`crate::mm::discard`]).
@@ -52,6 +54,20 @@ impl Usage {
     #[must_use]
     pub fn seen(self) -> Usage {
         Usage(self.0 & Self::RETURNED)
+    }
+
+    /// Of a page in a slot: brought in when nobody needed it, and no part of the working set unless
+    /// somebody does.
+    #[must_use]
+    pub fn ahead(self) -> Usage {
+        Usage(self.seen().0 | Self::UNSEEN | Self::AHEAD)
+    }
+
+    /// In the swap file after it was in memory as `self`, and was not in use for long enough.
+    #[must_use]
+    pub fn left(self) -> Usage {
+        let is_as_it_came = self.is_unseen() && self.0 & Self::IDLE == Self::AHEAD;
+        if is_as_it_came { self.seen() } else { Self::LEFT }
     }
 
     /// After its program gave back what it held.
@@ -141,6 +157,23 @@ mod tests {
             "one bounce, not one each time"
         );
         assert_eq!(survives(Usage::LEFT, 100, |_| false), u32::from(PATIENCE_RETURNED));
+    }
+
+    #[test]
+    fn what_comes_ahead_goes_as_it_came_unless_it_is_used() {
+        for slot in [Usage::USED, Usage::LEFT] {
+            let ahead = slot.ahead();
+            assert!(ahead.is_unseen());
+            for counts in [false, true] {
+                assert_eq!(ahead.after_sleep(counts), None, "no sleep finds it in the set");
+            }
+            assert_eq!(ahead.left(), slot);
+            assert_eq!(ahead.seen(), slot.seen());
+            assert!(ahead.seen().after_sleep(true).is_some(), "used");
+            assert_eq!(ahead.join(Usage::USED).left(), Usage::LEFT);
+        }
+        let patient = Usage(Usage::UNSEEN | Usage::RETURNED | (PATIENCE_RETURNED - 1));
+        assert_eq!((patient.after_sleep(true), patient.left()), (None, Usage::LEFT));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use core::task::Waker;
 
 use alloc::vec::Vec;
 
-use qlib::platform::{DeferredOp, Trap, UserRegs};
+use qlib::platform::{DeferredOp, OP_SET_FS, OP_SET_GS, Trap, UserRegs};
 use qlib::{Gpa, Va};
 
 use self::anew::Anew;
@@ -32,8 +32,9 @@ enum RunState {
     Syscall,
     /// Stopped with its registers known. `in_syscall`: a call is not answered yet.
     Stopped { in_syscall: bool },
-    /// Its operations are being carried out ([`Go::Hold`]); it will be stopped again.
-    Syncing { in_syscall: bool },
+    /// Its operations are being carried out ([`Go::Hold`]); it will be stopped again. `known`: its
+    /// registers are, and may have been changed since the platform told them.
+    Syncing { in_syscall: bool, known: bool },
     /// It will never run again.
     Dead,
 }
@@ -143,6 +144,17 @@ impl State {
     /// True if the platform may still be carrying out operations to map something.
     fn is_mapping(&self) -> bool {
         !self.mapping.is_empty() && self.place != RunState::Dead
+    }
+
+    /// The registers tell of segment bases that the thread is to have when it goes on.
+    fn set_new_bases(&mut self) {
+        for op in &self.own_ops {
+            match op.kind {
+                OP_SET_FS => self.regs.fs_base = op.va.0,
+                OP_SET_GS => self.regs.gs_base = op.va.0,
+                _ => {}
+            }
+        }
     }
 
     /// Gives `mm` back what this thread was to do to it, and has not, and the frames that wait for

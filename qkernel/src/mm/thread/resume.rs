@@ -113,7 +113,7 @@ impl UserThread {
         let in_syscall =
             matches!(state.place, RunState::Syscall | RunState::Stopped { in_syscall: true });
         state.place = match go {
-            Go::Hold => RunState::Syncing { in_syscall },
+            Go::Hold => RunState::Syncing { in_syscall, known: state.place != RunState::Syscall },
             Go::Exit => RunState::Dead,
             _ => RunState::User,
         };
@@ -191,6 +191,7 @@ impl UserThread {
             state.name = Some(op);
         }
         state.own_ops.push(op);
+        state.set_new_bases();
     }
 
     /// True if nobody wants anything of the thread that keeps it from going on after a trap that

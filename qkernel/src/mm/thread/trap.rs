@@ -34,12 +34,15 @@ impl UserThread {
             let in_syscall = matches!(state.place, RunState::Syscall)
                 || matches!(
                     state.place,
-                    RunState::Stopped { in_syscall: true } | RunState::Syncing { in_syscall: true }
+                    RunState::Stopped { in_syscall: true }
+                        | RunState::Syncing { in_syscall: true, .. }
                 );
             state.traps += 1;
             let deferred =
                 if proven { core::mem::take(&mut state.deferred) } else { DeferredFree::default() };
             let wakers = core::mem::take(&mut state.watchers);
+            let known = trap.kind == TRAP_SYNCED
+                && matches!(state.place, RunState::Syncing { known: true, .. });
             match trap.kind {
                 TRAP_SYSCALL if trap.in_syscall == 0 => state.place = RunState::Syscall,
                 TRAP_SYSCALL => state.place = RunState::Stopped { in_syscall: true },
@@ -49,13 +52,17 @@ impl UserThread {
                         RunState::Stopped { in_syscall: trap.in_syscall != 0 && in_syscall }
                 }
                 TRAP_SYNCED => {
-                    let in_syscall = matches!(state.place, RunState::Syncing { in_syscall: true });
+                    let in_syscall =
+                        matches!(state.place, RunState::Syncing { in_syscall: true, .. });
                     state.place = RunState::Stopped { in_syscall };
                 }
                 _ => state.place = RunState::Stopped { in_syscall: false },
             }
-            if state.place != RunState::Syscall && trap.kind != TRAP_DEAD && !state.anew.is_new {
+            // Those of a stopped thread may have been changed: by its tracer, or for a handler.
+            let is_stop = state.place != RunState::Syscall && trap.kind != TRAP_DEAD;
+            if is_stop && !known && !state.anew.is_new {
                 state.regs = trap.regs;
+                state.set_new_bases();
             }
             state.stop_asked = false;
             // A stop or sync inside a system call is for those who asked.
@@ -123,6 +130,16 @@ impl UserThread {
     /// Remembers changed registers of a stopped thread, for the next [`UserThread::registers`].
     pub fn set_registers(&self, regs: &UserRegs) {
         self.state.lock().regs = *regs;
+    }
+
+    /// The registers of a thread that is stopped, and stays so.
+    pub fn known_registers(&self) -> UserRegs {
+        self.state.lock().regs
+    }
+
+    /// Changes them.
+    pub fn change_registers(&self, change: impl FnOnce(&mut UserRegs)) {
+        change(&mut self.state.lock().regs);
     }
 
     /// Waits until the platform has carried out all operations to map something in `range`,

@@ -92,7 +92,7 @@ fn serve(request: &Message, is_dump: bool) -> Result<Found> {
     match request.kind {
         BY_FAMILY => {}
         DESTROY => {
-            let may = current::get().is_some_and(|t| t.creds().has_cap(CAP_NET_ADMIN));
+            let may = current::get().is_some_and(|t| t.creds().capable(CAP_NET_ADMIN));
             return Err(if may { Errno::EOPNOTSUPP } else { Errno::EPERM });
         }
         _ => return Err(Errno::EINVAL),

@@ -134,7 +134,7 @@ impl UnixSocket {
             return Err(Errno::EOPNOTSUPP);
         }
         let word = value.first_chunk().map(|b| u32::from_ne_bytes(*b)).ok_or(Errno::EINVAL)?;
-        if matches!(name, SO_SNDBUFFORCE | SO_RCVBUFFORCE) && !thread.creds().has_cap(CAP_NET_ADMIN)
+        if matches!(name, SO_SNDBUFFORCE | SO_RCVBUFFORCE) && !thread.creds().capable(CAP_NET_ADMIN)
         {
             return Err(Errno::EPERM);
         }

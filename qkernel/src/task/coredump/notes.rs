@@ -139,8 +139,8 @@ fn process_info(thread: &Arc<Thread>, mm: &AddressSpace) -> Info {
     Info {
         sname: b'R',
         nice: thread.attrs.lock().nice as i8,
-        uid: creds.uid,
-        gid: creds.gid,
+        uid: creds.uid_shown(creds.uid),
+        gid: creds.gid_shown(creds.gid),
         pid: number(process.pid),
         ppid: number(process.ppid()),
         pgrp: number(process.pgid()),

@@ -19,6 +19,7 @@ use super::{AltStack, SigInfo, SigSet, Signo, is_quiet};
 use crate::arch;
 use crate::errno::{Errno, Result};
 use crate::task::outcome::{Outcome, RegistersReplaced};
+use crate::task::trace::stops::{self, Leaving};
 use crate::task::{Process, Thread, exit, oom, rseq, session};
 use crate::wait::Sleeper;
 
@@ -57,7 +58,7 @@ pub fn to_return_value(result: Result<usize>) -> i64 {
 }
 
 /// True if a call asks to be made again.
-fn is_restart(result: &Result<usize>) -> bool {
+pub fn is_restart(result: &Result<usize>) -> bool {
     matches!(
         result,
         Err(Errno::ERESTARTSYS
@@ -124,9 +125,17 @@ pub async fn deliver(thread: &Arc<Thread>, call: Option<(u64, Outcome)>) -> Deli
         if is_quiet(thread) {
             break;
         }
+        if thread.trace.is_on() {
+            let leaving = Leaving { call: &mut call, replaced: &mut replaced };
+            stops::at_return(thread, leaving).await;
+        }
         park_while_stopped(thread).await;
         if thread.is_dying() {
             return Delivery::Ended;
+        }
+        if thread.trace.is_asked() {
+            // Somebody has begun to trace it meanwhile.
+            continue;
         }
         let Some(info) = dequeue(thread) else {
             // What the wait's own mask let through has been handled; now the thread's mask counts
@@ -134,6 +143,8 @@ pub async fn deliver(thread: &Arc<Thread>, call: Option<(u64, Outcome)>) -> Deli
             restore_saved_mask(thread);
             continue;
         };
+        let leaving = Leaving { call: &mut call, replaced: &mut replaced };
+        let Some(info) = stops::by_signal(thread, info, leaving).await else { continue };
         let signo = info.signal();
         let action = thread.process.signals.lock().action(signo);
         match action.disposition(signo) {
@@ -142,6 +153,7 @@ pub async fn deliver(thread: &Arc<Thread>, call: Option<(u64, Outcome)>) -> Deli
                 let Ok(regs) = thread.user.registers().await else { return Delivery::Ended };
                 let mut regs = finish_call(regs, call.take(), Some(&action));
                 replaced = true;
+                let steps = stops::ends_step(thread, &mut regs);
                 if rseq::on_signal(thread, &mut regs).is_err() {
                     force_segv(thread, signo);
                 }
@@ -153,7 +165,13 @@ pub async fn deliver(thread: &Arc<Thread>, call: Option<(u64, Outcome)>) -> Deli
                 };
                 thread.signals.lock().fault = Fault::default();
                 match entered {
-                    Ok(entered) => thread.user.set_registers(&entered),
+                    Ok(entered) => {
+                        thread.user.set_registers(&entered);
+                        if steps {
+                            // As after an instruction: the handler is what comes next.
+                            force(thread, stops::stepped());
+                        }
+                    }
                     Err(_) => {
                         thread.user.set_registers(&regs);
                         force_segv(thread, signo);
@@ -306,7 +324,7 @@ pub async fn rt_sigreturn(thread: &Arc<Thread>) -> Result<RegistersReplaced> {
     match taken {
         Ok(restored) => thread.user.set_registers(&restored),
         Err(_) => {
-            thread.user.set_registers(&regs);
+            thread.user.set_registers(&UserRegs { rax: 0, ..regs });
             force(thread, SigInfo::kernel(SIGSEGV));
         }
     }
@@ -361,20 +379,21 @@ fn begin_stop(process: &Arc<Process>, signo: Signo) {
 
 /// Waits until the process is no longer stopped, or the thread is to end.
 async fn park_while_stopped(thread: &Arc<Thread>) {
-    if !thread.process.signals.lock().is_stopped() {
+    if !thread.process.signals.lock().is_stopped() || thread.trace.runs_on() {
         return;
     }
-    thread.signals.lock().is_parked = true;
+    super::set_parked(thread, true);
     notify_if_stopped(&thread.process);
     let wakeup = thread.wakeup();
     loop {
         wakeup.clear();
-        if thread.is_dying() || !thread.process.signals.lock().is_stopped() {
+        let is_stopped = thread.process.signals.lock().is_stopped();
+        if thread.is_dying() || !is_stopped || thread.trace.is_asked() {
             break;
         }
         wakeup.wait().await;
     }
-    thread.signals.lock().is_parked = false;
+    super::set_parked(thread, false);
 }
 
 /// Notifies the parent that the process has stopped, once all its threads have.

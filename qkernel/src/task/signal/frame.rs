@@ -58,10 +58,11 @@ pub const USER_CS: u16 = 0x33;
 pub const USER_SS: u16 = 0x2b;
 /// Bytes of the legacy FXSAVE area, and where in it the software's words begin.
 pub const FXSAVE_BYTES: usize = 512;
-const SOFTWARE_WORDS: usize = 464;
+/// Where that has bytes that no register is stored to, for software.
+pub const SOFTWARE_BYTES: usize = 464;
 const FP_XSTATE_MAGIC1: u32 = 0x4650_5853;
 /// Flags a handler's return may change: AC OF DF TF SF ZF AF PF CF RF.
-const RESTORABLE_FLAGS: u64 = 0x50dd5;
+pub const RESTORABLE_FLAGS: u64 = 0x50dd5;
 const FLAG_DF: u64 = 0x400;
 const FLAG_TF: u64 = 0x100;
 const FLAG_RF: u64 = 0x10000;
@@ -187,8 +188,8 @@ pub fn enter(regs: &UserRegs, handler: u64, signo: u32, at: Placement) -> UserRe
 pub fn xstate_bytes(head: &[u8]) -> Option<usize> {
     let word =
         |at: usize| head.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
-    (word(SOFTWARE_WORDS)? == FP_XSTATE_MAGIC1)
-        .then(|| word(SOFTWARE_WORDS + 4))
+    (word(SOFTWARE_BYTES)? == FP_XSTATE_MAGIC1)
+        .then(|| word(SOFTWARE_BYTES + 4))
         .flatten()
         .map(|n| n as usize)
 }

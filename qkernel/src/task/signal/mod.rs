@@ -211,6 +211,11 @@ impl ProcessSignals {
         self.actions.lock().ignored_and_caught()
     }
 
+    /// The signal by which job control has stopped the process.
+    pub fn stopped_by(&self) -> Option<Signo> {
+        self.stopped_by
+    }
+
     /// True if job control has stopped the process.
     pub fn is_stopped(&self) -> bool {
         self.stopped_by.is_some()
@@ -246,7 +251,9 @@ pub fn has_deliverable(thread: &Thread) -> bool {
 
 fn is_deliverable(thread: &Thread, own: SigSet, mask: SigSet) -> bool {
     let process = thread.process.signals.lock();
-    process.stopped_by.is_some() || !own.union(process.pending.set()).minus(mask).is_empty()
+    process.stopped_by.is_some() && !thread.trace.runs_on()
+        || thread.trace.is_asked()
+        || !own.union(process.pending.set()).minus(mask).is_empty()
 }
 
 /// True if [`deliver`] would have nothing to do: the cheap check at each return to user mode.
@@ -341,6 +348,11 @@ pub fn alt_stack(thread: &Thread) -> AltStack {
 /// Sets the alternate stack.
 pub fn set_alt_stack(thread: &Thread, stack: AltStack) {
     thread.signals.lock().alt_stack = stack;
+}
+
+/// Says whether a thread is stopped, as all of its process must be that job control stops.
+pub fn set_parked(thread: &Thread, is_parked: bool) {
+    thread.signals.lock().is_parked = is_parked;
 }
 
 /// Forgets pending signals of a process and its threads.

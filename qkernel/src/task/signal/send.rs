@@ -30,14 +30,15 @@ pub fn send_from_outside(process: &Arc<Process>, info: SigInfo) -> Result {
 }
 
 /// Sends a signal of `sender`'s to a process, or to one thread of it: `make` makes it of what the
-/// receiver calls the sender, and of its user. As [`send_to_process`].
+/// receiver calls the sender, and what its user. As [`send_to_process`].
 pub fn send_by(
     sender: &Thread,
     process: &Arc<Process>,
     target: Option<&Arc<Thread>>,
     make: impl FnOnce(u32, u32) -> SigInfo,
 ) -> Result {
-    send_of(&sender.process, process, target, |pid| make(pid, sender.creds().uid))
+    let uid = process.uid_shown(sender.creds().uid);
+    send_of(&sender.process, process, target, |pid| make(pid, uid))
 }
 
 /// As [`send_by`], where the sender is no thread, but a process.
@@ -142,6 +143,7 @@ fn prepare(process: &Arc<Process>, signo: Signo) {
             notified
         };
         for thread in process.each_thread() {
+            thread.trace.continued();
             thread.interrupt();
         }
         if was_notified {
@@ -156,6 +158,10 @@ fn is_ignored(process: &Process, blocker: &Thread, signo: Signo, origin: Origin)
     let is_init = is_init(process);
     if is_init && is_default && UNBLOCKABLE.contains(signo) {
         return origin == Origin::Inside;
+    }
+    if blocker.trace.is_on() {
+        // Its tracer decides.
+        return false;
     }
     if !(is_init && is_default) && action.disposition(signo) != Disposition::Ignore {
         return false;

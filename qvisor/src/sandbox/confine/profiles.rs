@@ -354,7 +354,7 @@ pub fn calls() -> Vec<Call> {
         name: "socket",
         who: KERNEL,
         when: sockets(),
-        only: "TCP, UDP, ICMP, rtnetlink, sock_diag and, with `--host-uds`, AF_UNIX, close-on-exec and not blocking",
+        only: "TCP, UDP, UDP-Lite, ICMP, rtnetlink, sock_diag and, with `--host-uds`, AF_UNIX, close-on-exec and not blocking",
         why: "sockets",
     });
     calls.push(Call {
@@ -363,7 +363,7 @@ pub fn calls() -> Vec<Call> {
         who: KERNEL,
         when: socket_options(),
         only: "levels SOL_SOCKET (no filter program), IP, IPv6, TCP (no TCP_ULP, TCP_REPAIR), \
-            UDP, ICMPv6, RAW, NETLINK",
+            UDP, UDP-Lite, ICMPv6, RAW, NETLINK",
         why: "sockets",
     });
     calls.push(ioctl(STUBS, STUB_IOCTLS, "the listeners of stubs, terminals and sockets"));
@@ -400,7 +400,7 @@ fn sockets() -> Vec<Vec<Arg>> {
     {
         for (kind, protocols) in [
             (libc::SOCK_STREAM, &[0, libc::IPPROTO_TCP][..]),
-            (libc::SOCK_DGRAM, &[0, libc::IPPROTO_UDP, icmp]),
+            (libc::SOCK_DGRAM, &[0, libc::IPPROTO_UDP, libc::IPPROTO_UDPLITE, icmp]),
             (libc::SOCK_RAW, &[icmp]),
         ] {
             all.extend(protocols.iter().map(|protocol| one(domain, kind, *protocol)));
@@ -439,6 +439,7 @@ fn socket_options() -> Vec<Vec<Arg>> {
         vec![Int(1, libc::IPPROTO_IP as u32), Bits(2, !0x3f, 0)],
         level(libc::IPPROTO_IPV6, &[64]),
         level(libc::IPPROTO_UDP, &[]),
+        level(libc::IPPROTO_UDPLITE, &[]),
         level(libc::IPPROTO_ICMPV6, &[]),
         level(libc::IPPROTO_RAW, &[]),
         level(libc::SOL_NETLINK, &[]),

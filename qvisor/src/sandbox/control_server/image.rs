@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use qlib::control::{Reply, Request};
@@ -10,13 +11,15 @@ use rustix::io::Errno;
 
 use super::{AsMade, ControlServer, Dispatch};
 use crate::sandbox::image::Image;
-use crate::store::FILES;
+use crate::store::{FILES, Store, Stored};
 use crate::sys;
 
 /// How long whoever makes the copy may take.
 const HOLD: Duration = Duration::from_secs(600);
 /// How long it may take to receive what it is to copy.
 const SEND: Duration = Duration::from_secs(10);
+/// The longest description of what a store holds that is received, in bytes.
+const MAX_SUMS: u64 = 1 << 30;
 /// The exit status of a sandbox that ends as its copy lives on: as of a process killed by SIGKILL.
 const ENDED: i32 = 128 + libc::SIGKILL;
 
@@ -29,9 +32,10 @@ impl ControlServer {
         socket: &OwnedFd,
         dispatch: Dispatch<'_>,
     ) -> Result<(), Errno> {
+        let host = self.host.clone();
         let refuse = |message: &str| {
             let message = message.to_owned();
-            self.host.replies.answer(socket, &Reply::Error { errno: libc::EBUSY, message });
+            host.replies.answer(socket, &Reply::Error { errno: libc::EBUSY, message });
             Ok(())
         };
         if self.held.is_some() {
@@ -46,11 +50,17 @@ impl ControlServer {
             Ok(Reply::Error { message, .. }) => return refuse(&message),
             _ => return refuse("other requests come first: try again"),
         }
+        self.given = Some(key);
         let (parts, files) = match self.host.parts() {
             Ok(parts) => parts,
-            Err(message) => return refuse(message),
+            Err(message) => {
+                // Whoever tries again has it sleep again, which it does when it keeps nothing.
+                self.settle(None, dispatch)?;
+                return refuse(message);
+            }
         };
-        let body = postcard::to_allocvec(&parts).map_err(|_| Errno::NOMEM)?;
+        let kept = self.host.store().map(Store::kept).unwrap_or_default();
+        let body = postcard::to_allocvec(&(parts, kept)).map_err(|_| Errno::NOMEM)?;
         let reply = postcard::to_allocvec(&Reply::Image(body)).map_err(|_| Errno::NOMEM)?;
         let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.host.memory.memfd())
             .chain(files.store.iter().map(AsFd::as_fd))
@@ -75,12 +85,66 @@ impl ControlServer {
     }
 
     /// Answers [`Request::Release`].
-    pub(super) fn release(&mut self, key: u64, socket: &OwnedFd, end: bool) {
+    pub(super) fn release(
+        &mut self,
+        key: u64,
+        socket: &OwnedFd,
+        end: bool,
+        dispatch: Dispatch<'_>,
+    ) {
         let is_held = self.held.take() == Some(key);
-        if is_held && end {
-            self.host.poller.request_exit(ENDED);
+        match is_held && end {
+            true => self.host.poller.request_exit(ENDED),
+            false => self.wake_for(key, dispatch),
         }
         self.answer(socket, is_held, Ok(()));
+    }
+
+    /// Wakes the sandbox if it sleeps for this connection, which needs that no more.
+    pub(super) fn wake_for(&mut self, key: u64, dispatch: Dispatch<'_>) {
+        if self.stays.take_if(|stays| *stays == key).is_some()
+            && let Err(e) = self.mailbox.local(&self.host, &Request::Wake, dispatch)
+        {
+            tracing::warn!("the sandbox sleeps on after its copy was made: {e}");
+        }
+    }
+
+    /// Has the sandbox keep its memory for nobody any more: it is written, and `stored` says what
+    /// the store holds then, or it never will be. What the kernel says to that.
+    pub(super) fn settle(
+        &mut self,
+        stored: Option<&Stored>,
+        dispatch: Dispatch<'_>,
+    ) -> Result<Reply, Errno> {
+        self.given = None;
+        let store = self.host.store().ok_or(Errno::NOSYS)?;
+        if let Some(stored) = stored {
+            store.written(stored);
+        }
+        let request = Request::Kept { written: stored.is_some() };
+        let asked = self.mailbox.local(&self.host, &request, dispatch)?;
+        store.not_written();
+        asked.try_recv().map_err(|_| Errno::AGAIN)
+    }
+
+    /// Answers [`Request::Written`].
+    pub(super) fn written(
+        &mut self,
+        key: u64,
+        socket: &OwnedFd,
+        fds: Vec<OwnedFd>,
+        dispatch: Dispatch<'_>,
+    ) -> Result<(), Errno> {
+        if self.given != Some(key) {
+            let message = "it keeps nothing for the image any more: make it anew".to_owned();
+            self.host.replies.answer(socket, &Reply::Error { errno: libc::ECANCELED, message });
+            return Ok(());
+        }
+        let file = fds.into_iter().next().map(File::from).ok_or(Errno::BADF)?;
+        let stored: Stored = read_sums(&file).ok_or(Errno::BADMSG)?;
+        let reply = self.settle(Some(&stored), dispatch)?;
+        self.host.replies.answer(socket, &reply);
+        Ok(())
     }
 
     /// Answers [`Request::Adopt`].
@@ -144,7 +208,8 @@ impl ControlServer {
         let go_back = || -> anyhow::Result<Reply> {
             host.go_back(image)?;
             let AsMade { limit, sleep, is_paused: paused } = self.as_made.clone();
-            let request = Request::Restored { hostname: None, limit, sleep, paused };
+            let request =
+                Request::Restored { hostname: None, limit, sleep, paused, background: false };
             Ok(self.mailbox.local(&host, &request, dispatch)?.try_recv()?)
         };
         let gone_back = go_back();
@@ -166,6 +231,13 @@ impl ControlServer {
         host.poller.request_exit(ENDED);
         Err(format!("{reason}; the container has ended"))
     }
+}
+
+/// What a file says that a store holds.
+fn read_sums(file: &File) -> Option<Stored> {
+    let mut bytes = vec![0; file.metadata().ok()?.len().min(MAX_SUMS) as usize];
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    postcard::from_bytes(&bytes).ok()
 }
 
 /// Waits until a socket is ready, or its other side has gone, until `end` at most; whether it is.

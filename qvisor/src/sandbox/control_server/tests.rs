@@ -434,7 +434,7 @@ proptest! {
     ) {
         let (mut a, b) = UnixStream::pair().unwrap();
         let socket = Arc::new(b.into());
-        let mut connection = Connection { socket, bytes: Vec::new(), fds: Vec::new(), stands_for: None };
+        let mut connection = Connection { socket, bytes: Vec::new(), fds: Vec::new(), stands_for: None, keeps: false };
         rustix::io::ioctl_fionbio(&connection.socket, true).unwrap();
         for mut chunk in chunks {
             if small && chunk.len() > 4 {

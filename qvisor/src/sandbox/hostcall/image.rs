@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::HostSide;
 use super::table::{Kind, Object, file_type, is_nodev};
 use crate::sandbox::image::Image;
-use crate::store::{FILES, Stored};
+use crate::store::{FILES, Store, Stored};
 use crate::streams::Stream;
 
 /// What a sandbox is besides guest memory and the contents of its store. Files are named by their
@@ -153,6 +153,11 @@ impl HostSide {
             files: count,
         };
         Ok((parts, Files { named: files, store }))
+    }
+
+    /// Its store.
+    pub fn store(&self) -> Option<&Store> {
+        self.store.as_ref()
     }
 
     /// Has its store go on with files that hold the same as its own

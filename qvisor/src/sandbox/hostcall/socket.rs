@@ -31,7 +31,11 @@ impl Call<'_> {
         let kind = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
         match (domain, kind, protocol) {
             (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => {}
-            (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {}
+            (
+                libc::AF_INET | libc::AF_INET6,
+                libc::SOCK_DGRAM,
+                0 | libc::IPPROTO_UDP | libc::IPPROTO_UDPLITE,
+            ) => {}
             // The host decides by net.ipv4.ping_group_range.
             (libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_ICMP) => {}
             (libc::AF_INET6, libc::SOCK_DGRAM, libc::IPPROTO_ICMPV6) => {}

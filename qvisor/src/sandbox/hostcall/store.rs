@@ -64,10 +64,11 @@ impl Call<'_> {
             }
             Op::ReapOut => {
                 self.ram_only()?;
-                match self.args[0] {
-                    0 => store.reap_begin(),
-                    1 => store.reap_append(&*host.memory, &self.segments),
-                    2 => store.reap_end(),
+                match (self.args[0], self.args[1]) {
+                    (0, _) => store.reap_begin(),
+                    (1, 1) => store.reap_keep(&self.segments),
+                    (1, _) => store.reap_append(&*host.memory, &self.segments),
+                    (2, _) => store.reap_end(),
                     _ => return Err(Errno::INVAL),
                 }
             }
@@ -93,6 +94,15 @@ impl Call<'_> {
 
     fn swap_out(&self, store: &Store) -> Outcome {
         self.ram_only()?;
+        match self.args[1] {
+            0 => {}
+            1 => return store.swap_keep(&self.segments).map_err(|e| self.report(&e)),
+            2 => {
+                store.keep_begin();
+                return Ok(0);
+            }
+            _ => return Err(Errno::INVAL),
+        }
         let pages: u64 =
             self.segments.iter().fold(0, |n, s| n.saturating_add(s.len / qlib::PAGE_SIZE));
         let bytes = pages.checked_mul(8).ok_or(Errno::INVAL)?;

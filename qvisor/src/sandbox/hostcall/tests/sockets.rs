@@ -161,6 +161,10 @@ fn sockets_have_bounds() {
         socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT),
         -libc::EPROTONOSUPPORT
     );
+    assert_eq!(
+        socket(libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_UDPLITE),
+        -libc::EPROTONOSUPPORT
+    );
     let tcp = socket(libc::AF_INET, libc::SOCK_STREAM, 0) as u32;
     for (level, name) in [
         (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),

@@ -1,0 +1,7 @@
+"""A greeting."""
+
+PARAMETERS = {}
+
+
+def handle(parameters):
+    return b"hello, world"
