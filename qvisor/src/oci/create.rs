@@ -239,13 +239,16 @@ pub fn begin(request: &Request<'_>) -> Result<Begun> {
         bundle::check_limits(resources, platform)?;
     }
     let mut undo = Undo::default();
-    let entry = store.claim(id)?;
+    let (entry, owner_lock) = if request.tied || request.claimed {
+        let (entry, lock) = store.claim_as_owner(id)?;
+        (entry, Some(lock))
+    } else {
+        (store.claim(id)?, None)
+    };
     undo.entry = Some(entry.clone());
     if let Err(e) = Roots::of_caller().note(store.root()) {
         tracing::warn!("quark list --all-roots will not find the container: {e:#}");
     }
-    let is_owned = request.tied || request.claimed;
-    let owner_lock = is_owned.then(|| entry.lock_as_owner()).transpose()?;
 
     let resources = bundle.resources();
     let planned = Hierarchies::detect().and_then(|h| Plan::new(&h, &bundle.cgroup_path(id)));

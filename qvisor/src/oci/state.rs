@@ -18,6 +18,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use oci_spec::runtime::Hooks;
 use qlib::control::ProcessSpec;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
@@ -358,17 +359,53 @@ impl Store {
         let entry = self.entry(id)?;
         self.make()?;
         match DirBuilder::new().mode(0o700).create(&entry.dir) {
-            Ok(()) => {
-                // Of one that went with the host's memory.
-                entry.forget_snapshots();
-                entry.forget_rw_dirs();
-                Ok(entry)
-            }
+            Ok(()) => Ok(entry.made_anew()),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
                 Err(ContainerError::Exists(id.to_owned()).into())
             }
             Err(e) => Err(e).with_context(|| format!("creating {}", entry.dir.display())),
         }
+    }
+
+    /// Claims an ID for as long as the calling process keeps the second part of the result: when
+    /// that is dropped, or the process ends in whatever way and at whatever moment,
+    /// [`Entry::is_abandoned`] is true.
+    ///
+    /// # Errors
+    /// Those of [`Store::claim`].
+    pub fn claim_as_owner(&self, id: &str) -> Result<(Entry, Flock<File>)> {
+        let entry = self.entry(id)?;
+        self.make()?;
+        // It gets the ID's name with the lock in it. Who is killed before leaves what the next one
+        // takes; no ID has a colon.
+        let unseen = self.root.join(format!("new:{id}"));
+        let exists = || ContainerError::Exists(id.to_owned());
+        let at = |e: io::Error| match e.kind() {
+            // Others who claim the same ID are faster.
+            io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists => exists().into(),
+            _ => anyhow::Error::new(e).context(format!("creating {}", entry.dir.display())),
+        };
+        match DirBuilder::new().mode(0o700).create(&unseen) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(at(e)),
+            _ => {}
+        }
+        let path = unseen.join(OWNER_LOCK);
+        let file = own(OpenOptions::new().write(true).create(true).truncate(false)).open(&path);
+        let lock = match Flock::lock(file.map_err(at)?, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => lock,
+            Err((_, Errno::EWOULDBLOCK)) => return Err(exists().into()),
+            Err((_, e)) => return Err(e).with_context(|| format!("locking {}", path.display())),
+        };
+        let inode = lock.metadata().map_err(at)?.ino();
+        if fs::metadata(&path).map_err(at)?.ino() != inode {
+            return Err(exists().into());
+        }
+        let named = renameat_with(CWD, &unseen, CWD, &entry.dir, RenameFlags::NOREPLACE);
+        if let Err(e) = named {
+            fs::remove_dir_all(&unseen).map_err(at)?;
+            return Err(at(e.into()));
+        }
+        Ok((entry.made_anew(), lock))
     }
 
     /// The directory that `id` has or would have.
@@ -585,22 +622,12 @@ impl Entry {
         }
     }
 
-    /// Says that this entry is that of the calling process, and goes with it: until the result is
-    /// dropped, or the process ends in whatever way, [`Entry::is_abandoned`] is false.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    pub fn lock_as_owner(&self) -> Result<Flock<File>> {
-        // It is locked before others look for it: one of no owner is swept away.
-        let path = self.dir.join(OWNER_LOCK);
-        let unseen = path.with_extension("new");
-        let file = own(OpenOptions::new().write(true).create(true).truncate(false)).open(&unseen);
-        let file = file.with_context(|| format!("creating {}", unseen.display()))?;
-        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
-            .map_err(|(_, e)| e)
-            .with_context(|| format!("locking {}", unseen.display()))?;
-        fs::rename(&unseen, &path).with_context(|| format!("creating {}", path.display()))?;
-        Ok(lock)
+    /// This one, of which nothing is left that another of the same name had: one that went with
+    /// the host's memory.
+    fn made_anew(self) -> Self {
+        self.forget_snapshots();
+        self.forget_rw_dirs();
+        self
     }
 
     /// Says that the entry is nobody's own any more.
@@ -612,12 +639,12 @@ impl Entry {
         fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))
     }
 
-    /// True if the entry is somebody's [own](Entry::lock_as_owner), or was of one who has ended.
+    /// True if the entry is somebody's [own](Store::claim_as_owner), or was of one who has ended.
     pub fn is_owned(&self) -> bool {
         self.dir.join(OWNER_LOCK).exists()
     }
 
-    /// True if the process that [owned](Entry::lock_as_owner) the entry has ended.
+    /// True if the process that [owned](Store::claim_as_owner) the entry has ended.
     pub fn is_abandoned(&self) -> bool {
         let Ok(file) = File::open(self.dir.join(OWNER_LOCK)) else { return false };
         Flock::lock(file, FlockArg::LockSharedNonblock).is_ok()
@@ -641,29 +668,61 @@ impl Entry {
 mod tests {
     use super::*;
 
+    /// A state directory that goes with the test.
+    fn with_store(name: &str, test: impl FnOnce(Store)) {
+        let root = std::env::temp_dir().join(format!("quark-{name}-{}", std::process::id()));
+        test(Store { root: root.clone() });
+        fs::remove_dir_all(&root).unwrap();
+    }
+
     #[test]
     fn an_entry_is_never_abandoned_while_its_owner_makes_it() {
-        let root = std::env::temp_dir().join(format!("quark-owner-{}", std::process::id()));
-        let entries: Vec<Entry> =
-            (0..500).map(|i| Entry { id: i.to_string(), dir: root.join(i.to_string()) }).collect();
-        let is_over = std::sync::atomic::AtomicBool::new(false);
-        let locks = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
-                    assert!(entries.iter().all(|entry| !entry.is_abandoned()));
-                }
+        with_store("owner", |store| {
+            let entries: Vec<Entry> =
+                (0..500).map(|i| store.entry(&i.to_string()).unwrap()).collect();
+            let is_over = std::sync::atomic::AtomicBool::new(false);
+            let locks = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                        let is_bare = |e: &Entry| e.dir.exists() && !e.is_owned();
+                        assert!(!entries.iter().any(|e| is_bare(e) || e.is_abandoned()));
+                    }
+                });
+                let made = entries.iter().map(|entry| store.claim_as_owner(&entry.id));
+                let locks: Vec<_> = made.collect();
+                is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+                locks
             });
-            let made = entries.iter().map(|entry| {
-                fs::create_dir_all(&entry.dir).unwrap();
-                entry.lock_as_owner()
-            });
-            let locks: Vec<_> = made.collect();
-            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
-            locks
+            assert!(locks.into_iter().all(|lock| lock.is_ok()));
+            assert!(entries.iter().all(Entry::is_abandoned));
         });
-        assert!(locks.into_iter().all(|lock| lock.is_ok()));
-        assert!(entries.iter().all(Entry::is_abandoned));
-        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn an_id_is_claimed_by_one() {
+        with_store("claim", |store| {
+            for round in 0..100 {
+                let id = format!("c{round}");
+                if round % 2 == 0 {
+                    // What somebody left who was killed before the ID had its name.
+                    fs::create_dir_all(store.root.join(format!("new:{id}"))).unwrap();
+                }
+                let won = std::thread::scope(|scope| {
+                    let all = [(); 4].map(|()| scope.spawn(|| store.claim_as_owner(&id)));
+                    all.map(|one| one.join().unwrap()).into_iter().flatten().collect::<Vec<_>>()
+                });
+                assert_eq!(won.len(), 1);
+                assert!(!won[0].0.is_abandoned());
+                assert!(store.claim(&id).is_err() && store.claim_as_owner(&id).is_err());
+                assert_eq!(store.entries("").len(), round + 1);
+            }
+            assert!(
+                fs::read_dir(&store.root)
+                    .unwrap()
+                    .flatten()
+                    .all(|item| { !item.file_name().to_string_lossy().starts_with("new:") })
+            );
+        });
     }
 
     #[test]

@@ -6,6 +6,9 @@ use qlib::fpstate::{FpFormat, MIN_XSAVE};
 
 /// Tile data: a dynamic feature that a stub never asks for.
 const DYNAMIC: u64 = 1 << 18;
+/// PKRU, the rights of protection keys. Guests have no keys (pkey_alloc(2)), and rights that
+/// nothing was given for would keep a program from all of its memory.
+const PROTECTION_KEYS: u64 = 1 << 9;
 
 #[target_feature(enable = "xsave")]
 fn enabled_features() -> u64 {
@@ -32,7 +35,8 @@ pub fn detect() -> Option<FpFormat> {
         return None;
     }
     // SAFETY: the features were just found.
-    let (features, mxcsr_mask) = unsafe { (enabled_features() & !DYNAMIC, mxcsr_mask()) };
+    let (enabled, mxcsr_mask) = unsafe { (enabled_features(), mxcsr_mask()) };
+    let features = enabled & !(DYNAMIC | PROTECTION_KEYS);
     let mut xsave_bytes = MIN_XSAVE;
     for i in (2..63).filter(|i| features >> i & 1 == 1) {
         let leaf = __cpuid_count(0xd, i);
