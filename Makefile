@@ -54,8 +54,8 @@ test: build test-apps rootfs ## Every test: unit, system calls, hibernation, com
 	@scripts/skips target/skipped
 
 .PHONY: test-kvm
-test-kvm: setup test-apps rootfs ## The tests of sandboxes on the kvm platform, if need be in an emulated machine (PLATFORM=process to compare)
-	@PLATFORM=$(or $(PLATFORM),kvm) scripts/test-kvm $(PARTS)
+test-kvm: setup test-apps rootfs ## The tests of sandboxes on the kvm platform, if need be in an emulated machine (SHORT=1 leaves out what is not of the platform, PLATFORM=process to compare)
+	@PLATFORM=$(or $(PLATFORM),kvm) SHORT=$(SHORT) scripts/test-kvm $(PARTS)
 
 .PHONY: adversary
 adversary: build test-apps ## Attack sandboxes for ROUNDS rounds (200), with every processor busy besides

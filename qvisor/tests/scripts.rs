@@ -105,6 +105,7 @@ impl Clone {
         }
         clone.write("bin/programs of tests/oci.list", "life::one: test\nlife::two: test\n");
         clone.write("qvisor/tests/kvm-exceptions.txt", "# Such.\noci::life::two not there\n");
+        clone.write("qvisor/tests/kvm-whole.txt", "# Such.\n");
         clone.write("qvisor/tests/skips.txt", "# Such.\nkvm::* there is no KVM\n");
         for directory in ["rootfs/tests", "test-apps/functionbench/tests", "test-apps/judge"] {
             clone.write(
@@ -223,6 +224,22 @@ fn make_test_kvm_runs_the_parts_on_this_machine_or_an_emulated_one() {
         }
         assert!(!notes.contains("<adversary><--test"), "{notes}");
     }
+}
+
+#[test]
+fn a_short_run_of_test_kvm_leaves_modules_to_the_whole_one() {
+    let clone = Clone::new();
+    clone.write("bin/programs of tests/oci.list", "life::one: test\nwords::three: test\n");
+    clone.write("qvisor/tests/kvm-exceptions.txt", "# Such.\n");
+    clone.write("qvisor/tests/kvm-whole.txt", "# Such.\noci::words the same there\n");
+    let made = clone.run(&[], &["make", "test-kvm", "SHORT=1"]);
+    expect(&clone, &made, 0, "== oci: 1 tests passed, 0 excepted, 1 left to the whole run");
+    assert!(!clone.notes().contains("words::three"), "{}", clone.notes());
+    let made = clone.run(&[], &["make", "test-kvm"]);
+    expect(&clone, &made, 0, "== oci: 2 tests passed, 0 excepted, 0 left to the whole run");
+    clone.write("qvisor/tests/kvm-whole.txt", "oci::gone the same there\n");
+    let made = clone.run(&[], &["make", "test-kvm"]);
+    expect(&clone, &made, 2, "no reason, or no such module: oci::gone");
 }
 
 #[test]

@@ -221,8 +221,9 @@ CASE(fsyncs_at_once) {
         // None of the calls ends early for a signal with a handler.
         struct sigaction action = {.sa_handler = count_alarm};
         OK(sigaction(SIGALRM, &action, NULL));
-        struct itimerval each_ms = {{0, 1000}, {0, 1000}}, none = {0};
-        OK(setitimer(ITIMER_REAL, &each_ms, NULL));
+        // Seldom enough for a slow machine to do something else besides.
+        struct itimerval each_5_ms = {{0, 5000}, {0, 5000}}, none = {0};
+        OK(setitimer(ITIMER_REAL, &each_5_ms, NULL));
         pthread_t threads[THREADS];
         for (long t = 0; t < THREADS; t++) ZERO(pthread_create(&threads[t], NULL, entry, (void *)(p * THREADS + t)));
         for (int t = 0; t < THREADS; t++) ZERO(pthread_join(threads[t], NULL));

@@ -633,7 +633,8 @@ pub fn configure_cases(p: &Place, volume: &std::path::Path, cases: &[&str], env:
     args.extend(&cases[1..]);
     p.configure(&args, |c| {
         c["root"] = json!({"path": "/", "readonly": true});
-        c["process"]["env"] = json!(["PATH=/bin", env]);
+        let limit_s = format!("QUARK_TEST_LIMIT_S={}", crate::shared::limit().as_secs());
+        c["process"]["env"] = json!(["PATH=/bin", env, limit_s]);
         let tmp = json!({"destination": "/tmp", "type": "bind", "source": volume, "options": ["rbind", "rw"]});
         let mounts = c["mounts"].as_array_mut().unwrap();
         mounts.retain(|m| m["destination"] != "/tmp");
