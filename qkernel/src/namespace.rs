@@ -61,3 +61,40 @@ impl Drop for IpcNamespace {
         (self.ended)(self.number);
     }
 }
+
+/// A network namespace (network_namespaces(7)): whose interfaces and internet sockets a thread has.
+/// The room that has those keeps them by its number; those of the container are the host's.
+pub struct NetNamespace {
+    /// The inode number of its file in /proc/PID/ns.
+    pub number: u64,
+    /// The user namespace that it belongs to.
+    pub user: UserNs,
+    /// What is told when it ends.
+    ended: fn(u64),
+}
+
+impl NetNamespace {
+    /// That of the container, which does not end.
+    pub fn initial() -> Arc<Self> {
+        static INITIAL: Once<Arc<NetNamespace>> = Once::new();
+        let make = || NetNamespace { number: INITIAL_NET, user: UserNs::default(), ended: |_| {} };
+        INITIAL.get_or_set(|| Arc::new(make())).clone()
+    }
+
+    /// One of this user namespace that has nothing yet; `ended` is told when nobody is in it any
+    /// more, and none of its sockets is open.
+    pub fn new(user: &UserNs, ended: fn(u64)) -> Arc<Self> {
+        Arc::new(NetNamespace { number: next_number(), user: user.clone(), ended })
+    }
+
+    /// True for that of the container.
+    pub fn is_initial(&self) -> bool {
+        self.number == INITIAL_NET
+    }
+}
+
+impl Drop for NetNamespace {
+    fn drop(&mut self) {
+        (self.ended)(self.number);
+    }
+}

@@ -1,5 +1,6 @@
 //! Netlink messages that the kernel answers itself, and what of the answers waits to be received.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -23,7 +24,7 @@ pub enum Served {
 }
 
 /// Serves one message, with its sequence number, of the socket with an address.
-pub type Serve = fn(&Message, u32, u32) -> Served;
+pub type Serve = Box<dyn Fn(&Message, u32, u32) -> Served + Send + Sync>;
 
 #[derive(Default)]
 struct Unread {
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn what_the_host_refuses_is_answered() {
-        let local = Local::new(|_, _, _| Served::ByHost);
+        let local = Local::new(Box::new(|_, _, _| Served::ByHost));
         let message = Message { kind: 20, flags: 5, body: alloc::vec![2; 8] };
         assert_eq!(local.take(&message, 3, 4, || Ok(())), Ok(()));
         assert!(!local.is_ready());

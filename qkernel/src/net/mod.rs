@@ -1,5 +1,5 @@
 //! Sockets: what a socket descriptor is, whatever its family. [`inet`] are sockets of the host,
-//! [`unix`] live here.
+//! [`unix`] live here, and so do [`loopback`]'s, of namespaces that nothing leaves.
 
 pub mod address;
 pub mod answers;
@@ -8,6 +8,7 @@ pub mod host;
 pub mod inet;
 pub mod links;
 mod local;
+pub mod loopback;
 pub mod message;
 mod netlink;
 pub mod probes;
@@ -33,6 +34,8 @@ use crate::time;
 use crate::wait::{PollMask, WaitQueue};
 
 pub use inet::HostSocket;
+pub use local::Serve;
+pub use loopback::LoopbackSocket;
 pub use message::{Control, Credentials, Received};
 pub use unix::UnixSocket;
 
@@ -40,6 +43,8 @@ pub use unix::UnixSocket;
 pub enum Family {
     /// AF_INET, AF_INET6, AF_NETLINK: the host's.
     Host(Arc<HostSocket>),
+    /// AF_INET, AF_INET6 of a network namespace that was made inside.
+    Loopback(Arc<LoopbackSocket>),
     /// AF_UNIX.
     Unix(Arc<UnixSocket>),
 }
@@ -48,6 +53,8 @@ pub enum Family {
 pub enum Side<'a> {
     /// The host: one of AF_UNIX, too, that leads out by a volume.
     Host(Arc<HostSocket>),
+    /// This kernel, as internet sockets.
+    Loopback(&'a Arc<LoopbackSocket>),
     /// This kernel.
     Here(&'a Arc<UnixSocket>),
 }
@@ -124,6 +131,7 @@ impl Socket {
     pub fn side(&self) -> Side<'_> {
         match &self.family {
             Family::Host(host) => Side::Host(host.clone()),
+            Family::Loopback(own) => Side::Loopback(own),
             Family::Unix(unix) => unix.outside().map_or(Side::Here(unix), Side::Host),
         }
     }
@@ -132,6 +140,7 @@ impl Socket {
     pub fn events(&self) -> &WaitQueue {
         match &self.family {
             Family::Host(host) => host.events(),
+            Family::Loopback(own) => own.events(),
             Family::Unix(unix) => unix.events(),
         }
     }
@@ -146,6 +155,7 @@ impl Socket {
     pub fn is_stream(&self) -> bool {
         match &self.family {
             Family::Host(host) => host.is_stream(),
+            Family::Loopback(own) => own.is_stream(),
             Family::Unix(unix) => unix.is_stream(),
         }
     }
@@ -155,6 +165,7 @@ impl FileOps for Socket {
     fn held_bytes(&self) -> u64 {
         match &self.family {
             Family::Host(host) => host.held_bytes(),
+            Family::Loopback(own) => own.held_bytes(),
             Family::Unix(unix) => unix.held_bytes(),
         }
     }
@@ -166,6 +177,7 @@ impl FileOps for Socket {
         }
         let received = match self.side() {
             Side::Host(host) => host.receive(buffer, 0, false, 0),
+            Side::Loopback(own) => own.receive(buffer, 0),
             Side::Here(unix) => unix.receive(buffer, 0),
         };
         received.map(|received| received.bytes)
@@ -174,6 +186,7 @@ impl FileOps for Socket {
     fn write(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
         match self.side() {
             Side::Host(host) => host.send(buffer, 0, &[], &[]),
+            Side::Loopback(own) => own.send(buffer, 0, &[]),
             Side::Here(unix) => {
                 let control = current::get().map(|thread| Control::of(&thread));
                 unix.send(buffer, 0, None, &mut control.unwrap_or_default())
@@ -188,6 +201,7 @@ impl FileOps for Socket {
     fn attributes(&self, _file: &OpenFile) -> Result<Attributes> {
         match &self.family {
             Family::Host(host) => host.attributes(),
+            Family::Loopback(own) => Ok(own.attributes()),
             Family::Unix(unix) => Ok(unix.attributes()),
         }
     }
@@ -195,6 +209,7 @@ impl FileOps for Socket {
     fn set_attributes(&self, _file: &OpenFile, change: &SetAttributes) -> Result {
         match &self.family {
             Family::Host(host) => host.identity().change(change),
+            Family::Loopback(own) => own.identity().change(change),
             Family::Unix(unix) => unix.identity().change(change),
         }
         Ok(())
@@ -211,6 +226,7 @@ impl FileOps for Socket {
     fn poll(&self, _file: &OpenFile) -> PollMask {
         match self.side() {
             Side::Host(host) => host.poll(),
+            Side::Loopback(own) => own.poll(),
             Side::Here(unix) => unix.poll(),
         }
     }
@@ -219,7 +235,7 @@ impl FileOps for Socket {
         match &self.family {
             // What the host says of the end of a connection may mean half of it.
             Family::Host(_) => Tells::Data,
-            Family::Unix(_) => Tells::DataAndEnd,
+            Family::Unix(_) | Family::Loopback(_) => Tells::DataAndEnd,
         }
     }
 
@@ -236,13 +252,16 @@ impl FileOps for Socket {
     ) -> Result<usize> {
         match self.side() {
             Side::Host(host) => host.ioctl(caller, command, argument),
+            Side::Loopback(own) => own.ioctl(caller, command, argument),
             Side::Here(unix) => unix.ioctl(caller, command, argument),
         }
     }
 
     fn release(&self, _file: &OpenFile) {
-        if let Family::Unix(unix) = &self.family {
-            unix.close();
+        match &self.family {
+            Family::Host(_) => {}
+            Family::Loopback(own) => own.close(),
+            Family::Unix(unix) => unix.close(),
         }
     }
 

@@ -1,5 +1,6 @@
-//! The files of /proc/net. Internet sockets, interfaces and routes are those of the container's
-//! network namespace, and the host tells of them; users are those of the container.
+//! The files of /proc/net, as whoever reads them has it. Internet sockets, interfaces and routes of
+//! the container's network namespace the host tells of, with users of the container; others have
+//! them from [`loopback`].
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -10,6 +11,7 @@ use core::ops::Range;
 use qlib::host::{NET_FILES, Op};
 
 use super::host;
+use super::loopback::{self, interface};
 use super::unix::list;
 use crate::account;
 use crate::errno::{Errno, Result};
@@ -43,6 +45,9 @@ fn exists(name: &str) -> bool {
 pub fn read(name: &str) -> Result<Vec<u8>> {
     if name == "unix" {
         return list::table();
+    }
+    if let Some((namespace, own)) = interface::current() {
+        return Ok(loopback::read_file((&namespace, &own), name));
     }
     let text = contents(name)?;
     if OF_SOCKETS.contains(&name) {

@@ -1,6 +1,7 @@
 //! Sockets: making, naming and connecting them. Messages are in [`super::message`], options in
 //! [`super::sockopt`].
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -15,8 +16,13 @@ use super::install;
 use crate::errno::{Errno, Result};
 use crate::fs::proc::sys;
 use crate::fs::{Fd, OpenFile};
+use crate::namespace::NetNamespace;
+use crate::net::loopback::{self, interface};
 use crate::net::message::Credentials;
-use crate::net::{Direction, Family, HostSocket, Side, Socket, UnixSocket, address, diag, route};
+use crate::net::{
+    Direction, Family, HostSocket, LoopbackSocket, Serve, Side, Socket, UnixSocket, address, diag,
+    route,
+};
 use crate::task::Thread;
 use crate::time;
 use crate::wait::{PollMask, block_on};
@@ -101,7 +107,8 @@ pub(super) fn socket_file(
         if is_internet && protocol >= PROTOCOLS {
             return Err(Errno::EINVAL);
         }
-        if kind == SOCK_RAW && is_internet && !thread.creds().capable(CAP_NET_RAW) {
+        let net = thread.namespaces().net.clone();
+        if kind == SOCK_RAW && is_internet && !thread.creds().capable_in(&net.user, CAP_NET_RAW) {
             return Err(Errno::EPERM);
         }
         if kind == SOCK_DGRAM
@@ -111,13 +118,27 @@ pub(super) fn socket_file(
         {
             return Err(Errno::EACCES);
         }
-        Family::Host(match (domain, protocol) {
-            (AF_NETLINK, diag::PROTOCOL) => HostSocket::netlink(kind, protocol, diag::serve_here)?,
-            (AF_NETLINK, _) => HostSocket::netlink(kind, protocol, route::serve)?,
-            _ => HostSocket::new(domain, kind, protocol)?,
-        })
+        match domain {
+            AF_NETLINK => Family::Host(netlink_socket(&net, kind, protocol)?),
+            _ if net.is_initial() => Family::Host(HostSocket::new(domain, kind, protocol)?),
+            _ if is_internet => {
+                Family::Loopback(LoopbackSocket::new(&net, domain, kind, protocol)?)
+            }
+            _ => return Err(Errno::EAFNOSUPPORT),
+        }
     };
     Ok(Socket::file(family, flags))
+}
+
+/// A socket of the host, which answers for the container's network namespace alone.
+fn netlink_socket(net: &Arc<NetNamespace>, kind: u32, protocol: u32) -> Result<Arc<HostSocket>> {
+    let serve: Serve = match (protocol, interface::of(net)) {
+        (diag::PROTOCOL, None) => Box::new(diag::serve_here),
+        (diag::PROTOCOL, Some(_)) => Box::new(diag::serve_unix),
+        (_, None) => Box::new(route::serve),
+        (_, Some(own)) => loopback::server(net.clone(), own, protocol),
+    };
+    HostSocket::netlink(kind, protocol, serve)
 }
 
 /// socketpair(2).
@@ -147,6 +168,7 @@ pub fn bind(thread: &Arc<Thread>, fd: Fd, addr: Va, length: u32) -> Result<usize
     let address = address::read(thread, addr, length)?;
     match &of(&file)?.family {
         Family::Unix(unix) => unix.bind(thread, &address)?,
+        Family::Loopback(own) => own.bind(&thread.creds(), &address)?,
         Family::Host(host) => {
             let port = address::port(host.domain(), &address).unwrap_or(0);
             let first_unprivileged = sys::number("net/ipv4/ip_unprivileged_port_start", 1024);
@@ -167,6 +189,7 @@ pub fn listen(thread: &Arc<Thread>, fd: Fd, backlog: u32) -> Result<usize> {
     let file = file(thread, fd)?;
     match of(&file)?.side() {
         Side::Host(host) => host.listen(backlog)?,
+        Side::Loopback(own) => own.listen(backlog)?,
         Side::Here(unix) => unix.listen(backlog, Credentials::of(thread))?,
     }
     Ok(0)
@@ -220,6 +243,7 @@ pub(super) async fn accepted(
     let side = socket.side();
     let attempt = || match &side {
         Side::Host(host) => host.accept(wants_address).map(|(new, from)| (Family::Host(new), from)),
+        Side::Loopback(own) => own.accept().map(|(new, from)| (Family::Loopback(new), from)),
         Side::Here(unix) => unix.accept().map(|new| {
             let from = new.name(true).unwrap_or_default();
             (Family::Unix(new), from)
@@ -250,9 +274,17 @@ pub(super) async fn connect_to(
     let socket = of(file)?;
     let deadline = socket.deadline(Direction::Send);
     match &socket.family {
-        Family::Host(host) if !waits => host.connect(to)?,
-        Family::Host(host) => {
-            let attempt = || match host.connect(to) {
+        Family::Host(_) | Family::Loopback(_) => {
+            let connect = || match &socket.family {
+                Family::Host(host) => host.connect(to),
+                Family::Loopback(own) => own.connect(to),
+                Family::Unix(_) => Err(Errno::EINVAL),
+            };
+            if !waits {
+                connect()?;
+                return Ok(0);
+            }
+            let attempt = || match connect() {
                 Err(Errno::EINPROGRESS | Errno::EALREADY) => Err(Errno::EAGAIN),
                 result => result,
             };
@@ -321,6 +353,7 @@ pub(super) fn shut_down(file: &OpenFile, how: u32) -> Result<usize> {
     }
     match of(file)?.side() {
         Side::Host(host) => host.shutdown(how)?,
+        Side::Loopback(own) => own.shutdown(how)?,
         Side::Here(unix) => unix.shutdown(how)?,
     }
     Ok(0)
@@ -331,6 +364,7 @@ fn name(thread: &Thread, fd: Fd, addr: Va, length: Va, of_peer: bool) -> Result<
     let name = match &of(&file)?.family {
         Family::Unix(unix) => unix.name(of_peer)?,
         Family::Host(host) => host.name(of_peer)?,
+        Family::Loopback(own) => own.name(of_peer)?,
     };
     if addr.0 == 0 {
         return Err(Errno::EFAULT);

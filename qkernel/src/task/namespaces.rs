@@ -1,8 +1,8 @@
 //! The namespaces of a thread (namespaces(7)): what it sees of the system that others may see
 //! otherwise.
 //!
-//! Network, cgroup and time namespaces are those of the container; there are no others. The user
-//! namespace is part of a thread's credentials.
+//! Cgroup and time namespaces are those of the container; there are no others. The user namespace
+//! is part of a thread's credentials.
 
 use alloc::format;
 use alloc::string::String;
@@ -21,7 +21,7 @@ use crate::fs::mount::namespace::MountNamespace;
 use crate::fs::{FsContext, Location};
 use crate::namespace::{
     INITIAL_CGROUP, INITIAL_IPC, INITIAL_MNT, INITIAL_NET, INITIAL_PID, INITIAL_TIME, INITIAL_USER,
-    INITIAL_UTS, IpcNamespace,
+    INITIAL_UTS, IpcNamespace, NetNamespace,
 };
 use crate::user_namespace::UserNs;
 use crate::utsname::UtsNamespace;
@@ -37,7 +37,8 @@ pub const FLAGS: u32 = CLONE_NEWNS
     | CLONE_NEWTIME;
 
 /// Those of which there may be new ones.
-const NEW: u32 = CLONE_NEWIPC | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUSER | CLONE_NEWUTS;
+const NEW: u32 =
+    CLONE_NEWIPC | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWUSER | CLONE_NEWUTS;
 
 /// A kind of namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +105,8 @@ pub enum Namespace {
     Pid(Arc<PidNamespace>),
     /// A mount namespace.
     Mnt(Arc<MountNamespace>),
+    /// A network namespace.
+    Net(Arc<NetNamespace>),
     /// A user namespace.
     User(UserNs),
     /// A UTS namespace.
@@ -119,6 +122,7 @@ impl Namespace {
             Namespace::Ipc(_) => Kind::Ipc,
             Namespace::Pid(_) => Kind::Pid,
             Namespace::Mnt(_) => Kind::Mnt,
+            Namespace::Net(_) => Kind::Net,
             Namespace::User(_) => Kind::User,
             Namespace::Uts(_) => Kind::Uts,
             Namespace::Only(kind) => *kind,
@@ -131,6 +135,7 @@ impl Namespace {
             Namespace::Ipc(ipc) => ipc.number,
             Namespace::Pid(pid) => pid.number,
             Namespace::Mnt(mnt) => mnt.number,
+            Namespace::Net(net) => net.number,
             Namespace::User(user) => user.number,
             Namespace::Uts(uts) => uts.number,
             Namespace::Only(kind) => match kind {
@@ -152,6 +157,7 @@ impl Namespace {
             Namespace::Ipc(ipc) => ipc.user.clone(),
             Namespace::Pid(pid) => pid.user.clone(),
             Namespace::Mnt(mnt) => mnt.user.clone(),
+            Namespace::Net(net) => net.user.clone(),
             Namespace::User(user) => return user.parent.clone(),
             Namespace::Uts(uts) => uts.user.clone(),
             Namespace::Only(_) => UserNs::default(),
@@ -173,6 +179,8 @@ pub struct Namespaces {
     pub pid_for_children: Arc<PidNamespace>,
     /// Mounts.
     pub mnt: Arc<MountNamespace>,
+    /// Interfaces and internet sockets.
+    pub net: Arc<NetNamespace>,
     /// Host and domain name.
     pub uts: Arc<UtsNamespace>,
 }
@@ -183,6 +191,7 @@ impl Namespaces {
         Namespaces {
             ipc: IpcNamespace::initial(),
             mnt: MountNamespace::initial(),
+            net: NetNamespace::initial(),
             pid_for_children: PidNamespace::initial(),
             uts: UtsNamespace::initial(),
         }
@@ -194,6 +203,7 @@ impl Namespaces {
             Kind::Ipc => Namespace::Ipc(self.ipc.clone()),
             Kind::Pid => Namespace::Pid(self.pid_for_children.clone()),
             Kind::Mnt => Namespace::Mnt(self.mnt.clone()),
+            Kind::Net => Namespace::Net(self.net.clone()),
             Kind::Uts => Namespace::Uts(self.uts.clone()),
             _ => Namespace::Only(kind),
         }
@@ -240,6 +250,9 @@ impl Namespaces {
         }
         if flags & CLONE_NEWNS != 0 {
             own.mnt = old.mnt.copy(&user, fs)?;
+        }
+        if flags & CLONE_NEWNET != 0 {
+            own.net = NetNamespace::new(&user, thread.process.upcalls.net_namespace_ended);
         }
         if flags & CLONE_NEWUTS != 0 {
             own.uts = old.uts.copy(&user);
@@ -309,6 +322,7 @@ pub fn enter(thread: &Thread, chosen: &[Namespace]) -> Result {
                 entered = Some(thread.entrance_of(mnt)?);
                 own.mnt = mnt.clone();
             }
+            Namespace::Net(net) => own.net = net.clone(),
             Namespace::Uts(uts) => own.uts = uts.clone(),
             Namespace::User(_) | Namespace::Only(_) => {}
         }

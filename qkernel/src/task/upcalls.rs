@@ -34,6 +34,8 @@ pub struct Upcalls {
     pub ended: fn(&Arc<Process>, i32),
     /// Nobody is in the IPC namespace of this number any more.
     pub ipc_namespace_ended: fn(u64),
+    /// Nobody is in the network namespace of this number any more, and it has no sockets.
+    pub net_namespace_ended: fn(u64),
     /// Opens any special file.
     pub open_special: Opener,
     /// Gives up what is kept only to be fast.

@@ -37,6 +37,17 @@ pub fn serve_here(request: &Message, sequence: u32, port: u32) -> Served {
     Served::Here(answer(request, sequence, port))
 }
 
+/// As [`serve_here`], of a network namespace whose internet sockets the host does not know.
+pub fn serve_unix(request: &Message, sequence: u32, port: u32) -> Served {
+    let of_unix = request.body.first().is_some_and(|family| u32::from(*family) == AF_UNIX);
+    if of_unix {
+        return serve_here(request, sequence, port);
+    }
+    Served::Here(alloc::vec![
+        error(request, sequence, port, code(Errno::ENOENT)).to_bytes(sequence, port)
+    ])
+}
+
 /// The packets of an answer.
 fn answer(request: &Message, sequence: u32, port: u32) -> Vec<Vec<u8>> {
     let is_dump = request.flags & DUMP != 0;

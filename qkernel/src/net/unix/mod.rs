@@ -20,6 +20,7 @@ use linux_raw_sys::net::{AF_INET, SOCK_DGRAM, SOCK_STREAM};
 use qlib::Va;
 
 use super::HostSocket;
+use super::loopback::{self, interface};
 use super::message::{self, Credentials};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::Attributes;
@@ -30,6 +31,7 @@ use crate::task::Thread;
 use crate::wait::{PollMask, WaitQueue};
 use names::Name;
 use options::Options;
+pub use options::max_backlog;
 use rights::InFlight;
 
 /// What a message costs its sender's buffer besides its bytes, as on Linux: it bounds how many
@@ -127,17 +129,22 @@ impl Drop for UnixSocket {
 impl UnixSocket {
     /// socket(2): `kind` SOCK_STREAM, SOCK_DGRAM or SOCK_SEQPACKET.
     pub fn new(kind: u32) -> Arc<Self> {
+        let socket = Self::unnamed(kind, Arc::new(WaitQueue::new()));
+        list::add(&socket);
+        socket
+    }
+
+    /// One that is part of something else, and is on no list. `queue` is notified of readiness.
+    pub fn unnamed(kind: u32, queue: Arc<WaitQueue>) -> Arc<Self> {
         let identity = AnonInode::new();
-        let socket = Arc::new_cyclic(|me| UnixSocket {
+        Arc::new_cyclic(|me| UnixSocket {
             kind,
             state: Mutex::default(),
-            queue: Arc::new(WaitQueue::new()),
+            queue,
             senders: WaitQueue::new(),
             identity,
             me: me.clone(),
-        });
-        list::add(&socket);
-        socket
+        })
     }
 
     /// Its inode number.
@@ -158,14 +165,36 @@ impl UnixSocket {
     /// socketpair(2).
     pub fn pair(kind: u32, credentials: Credentials) -> (Arc<Self>, Arc<Self>) {
         let (one, two) = (Self::new(kind), Self::new(kind));
-        for (socket, peer) in [(&one, &two), (&two, &one)] {
+        Self::join(&one, &two);
+        for socket in [&one, &two] {
             let mut state = socket.state.lock();
-            state.peer = Some(Arc::downgrade(peer));
-            state.is_connected = true;
             state.credentials = Some(credentials);
             state.peer_credentials = Some(credentials);
         }
         (one, two)
+    }
+
+    /// Connects two with each other.
+    pub fn join(one: &Arc<Self>, two: &Arc<Self>) {
+        for (socket, peer) in [(one, two), (two, one)] {
+            let mut state = socket.state.lock();
+            state.peer = Some(Arc::downgrade(peer));
+            state.is_connected = true;
+        }
+    }
+
+    /// Nothing more is received, of which the other side does not learn.
+    pub fn stop_reading(&self) {
+        self.state.lock().read_shut = true;
+        self.wake_all();
+    }
+
+    /// The next call of the other side of a connection fails.
+    pub fn fail_peer(&self, error: Errno) {
+        if let Some(peer) = self.peer() {
+            peer.state.lock().error = Some(error);
+            peer.wake_all();
+        }
     }
 
     /// True if its queue holds descriptors.
@@ -462,6 +491,9 @@ impl UnixSocket {
             SIOCOUTQ => self.state.lock().outgoing_bytes,
             // The interfaces are asked for by sockets of any family.
             _ if message::is_interface_ioctl(command) => {
+                if let Some((namespace, own)) = interface::current() {
+                    return loopback::ioctl((&namespace, &own), caller, command, argument);
+                }
                 return HostSocket::new(AF_INET, SOCK_DGRAM, 0)?.ioctl(caller, command, argument);
             }
             _ => return Err(Errno::ENOTTY),

@@ -30,12 +30,17 @@ static LAST_GIVEN: AtomicU32 = AtomicU32::new(0);
 pub enum Name {
     /// A path, as it was given, and the file there: device and inode number.
     Path(Vec<u8>, (u64, u64)),
-    /// An abstract name, without the leading NUL.
-    Abstract(Vec<u8>),
+    /// An abstract name, without the leading NUL, in a network namespace.
+    Abstract(Space, Vec<u8>),
 }
 
-static ABSTRACT: Mutex<BTreeMap<Vec<u8>, Weak<UnixSocket>>> = mutex(BTreeMap::new());
-static PATHS: Mutex<BTreeMap<(u64, u64), Weak<UnixSocket>>> = mutex(BTreeMap::new());
+/// The number of a network namespace, each of which has abstract names of its own.
+type Space = u64;
+
+type ByName<K> = BTreeMap<K, Weak<UnixSocket>>;
+
+static ABSTRACT: Mutex<ByName<(Space, Vec<u8>)>> = mutex(BTreeMap::new());
+static PATHS: Mutex<ByName<(u64, u64)>> = mutex(BTreeMap::new());
 
 /// What an address says.
 enum Given {
@@ -70,7 +75,7 @@ pub fn to_address(name: Option<&Name>) -> Vec<u8> {
             bytes.extend_from_slice(path);
             bytes.push(0);
         }
-        Some(Name::Abstract(name)) => {
+        Some(Name::Abstract(_, name)) => {
             bytes.push(0);
             bytes.extend_from_slice(name);
         }
@@ -79,13 +84,18 @@ pub fn to_address(name: Option<&Name>) -> Vec<u8> {
     bytes
 }
 
-fn bind_abstract(name: Vec<u8>, socket: &Arc<UnixSocket>) -> Result<Name> {
+fn space_of(thread: &Thread) -> Space {
+    thread.namespaces().net.number
+}
+
+fn bind_abstract(space: Space, name: Vec<u8>, socket: &Arc<UnixSocket>) -> Result<Name> {
     let mut names = ABSTRACT.lock();
-    if names.get(&name).is_some_and(|known| known.strong_count() > 0) {
+    let key = (space, name);
+    if names.get(&key).is_some_and(|known| known.strong_count() > 0) {
         return Err(Errno::EADDRINUSE);
     }
-    names.insert(name.clone(), Arc::downgrade(socket));
-    Ok(Name::Abstract(name))
+    names.insert(key.clone(), Arc::downgrade(socket));
+    Ok(Name::Abstract(key.0, key.1))
 }
 
 /// The path that an address has, if it has one.
@@ -99,7 +109,7 @@ pub(super) fn path_of(address: &[u8]) -> Result<Option<Vec<u8>>> {
 /// Binds a socket to a name: EADDRINUSE, and the errors of making a file.
 pub fn bind(thread: &Arc<Thread>, socket: &Arc<UnixSocket>, bytes: &[u8]) -> Result<Name> {
     match parse(bytes)? {
-        Given::Abstract(name) => bind_abstract(name, socket),
+        Given::Abstract(name) => bind_abstract(space_of(thread), name, socket),
         Given::Path(path) => {
             let (file, handle) = make_file(thread, &path, socket)?;
             match handle {
@@ -117,7 +127,8 @@ pub fn bind(thread: &Arc<Thread>, socket: &Arc<UnixSocket>, bytes: &[u8]) -> Res
             for _ in 0..AUTOBIND_NAMES {
                 // From where the last one was found: those before are taken, as a rule.
                 let number = LAST_GIVEN.fetch_add(1, Relaxed).wrapping_add(1) % AUTOBIND_NAMES;
-                match bind_abstract(alloc::format!("{number:05x}").into_bytes(), socket) {
+                let name = alloc::format!("{number:05x}").into_bytes();
+                match bind_abstract(space_of(thread), name, socket) {
                     Err(Errno::EADDRINUSE) => {}
                     result => return result,
                 }
@@ -131,7 +142,9 @@ pub fn bind(thread: &Arc<Thread>, socket: &Arc<UnixSocket>, bytes: &[u8]) -> Res
 /// finding a file.
 pub fn find(thread: &Arc<Thread>, bytes: &[u8], kind: u32) -> Result<Arc<UnixSocket>> {
     let found = match parse(bytes)? {
-        Given::Abstract(name) => ABSTRACT.lock().get(&name).and_then(Weak::upgrade),
+        Given::Abstract(name) => {
+            ABSTRACT.lock().get(&(space_of(thread), name)).and_then(Weak::upgrade)
+        }
         Given::Path(path) => {
             let file = find_file(thread, &path)?;
             PATHS.lock().get(&file).and_then(Weak::upgrade)
@@ -149,10 +162,11 @@ pub fn find(thread: &Arc<Thread>, bytes: &[u8], kind: u32) -> Result<Arc<UnixSoc
 pub fn forget(name: &Name, socket: &Arc<UnixSocket>) {
     let is_it = |known: &Weak<UnixSocket>| core::ptr::eq(known.as_ptr(), Arc::as_ptr(socket));
     match name {
-        Name::Abstract(name) => {
+        Name::Abstract(space, name) => {
             let mut names = ABSTRACT.lock();
-            if names.get(name).is_some_and(is_it) {
-                names.remove(name);
+            let key = (*space, name.clone());
+            if names.get(&key).is_some_and(is_it) {
+                names.remove(&key);
             }
         }
         Name::Path(_, file) => {

@@ -91,6 +91,11 @@ pub fn max_backlog() -> u64 {
 }
 
 impl UnixSocket {
+    /// SO_RCVBUF as getsockopt(2) reports it.
+    pub fn receive_bytes(&self) -> usize {
+        self.state.lock().options.receive_bytes
+    }
+
     /// SO_RCVLOWAT.
     pub fn low_water(&self) -> usize {
         self.state.lock().options.low_water

@@ -122,7 +122,7 @@ fn long_chains_of_sockets_in_flight_are_let_go() {
 #[test]
 fn connections_wait_in_the_backlog() {
     let listener = UnixSocket::new(SOCK_STREAM);
-    listener.state.lock().name = Some(Name::Abstract(b"server".to_vec()));
+    listener.state.lock().name = Some(Name::Abstract(0, b"server".to_vec()));
     assert_eq!(UnixSocket::new(SOCK_STREAM).connect(Some(&listener), ME), Err(Errno::ECONNREFUSED));
     listener.listen(0, ME).expect("listen");
     assert_eq!(listener.accept().err(), Some(Errno::EAGAIN));
@@ -145,7 +145,7 @@ fn connections_wait_in_the_backlog() {
 #[test]
 fn datagrams_have_senders_and_a_bounded_queue() {
     let (a, b) = (UnixSocket::new(SOCK_DGRAM), UnixSocket::new(SOCK_DGRAM));
-    a.state.lock().name = Some(Name::Abstract(b"a".to_vec()));
+    a.state.lock().name = Some(Name::Abstract(0, b"a".to_vec()));
     a.connect(Some(&b), ME).expect("connect");
     assert_eq!(send(&a, b"hello"), Ok(5));
     let mut bytes = [0; 9];

@@ -1,0 +1,265 @@
+//! Connections over a loopback interface: TCP as programs see it where nothing is lost or delayed.
+//! The bytes of a connection go through a pair of sockets as those of AF_UNIX do.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use linux_raw_sys::net::AF_UNSPEC;
+
+use super::address::family_is;
+use super::socket::{Listener, LoopbackSocket, Role, State};
+use crate::errno::{Errno, Result};
+use crate::io::IoBuffer;
+use crate::net::message::{Control, Received};
+use crate::net::unix::{UnixSocket, max_backlog};
+use crate::wait::PollMask;
+
+impl Listener {
+    /// Nobody will accept these.
+    pub fn end(self) {
+        for served in self.pending {
+            served.data.fail_peer(Errno::ECONNRESET);
+            served.close();
+        }
+        for client in self.waiting.iter().filter_map(|client| client.upgrade()) {
+            {
+                let mut state = client.state.lock();
+                if !matches!(state.role, Role::Connecting) {
+                    continue;
+                }
+                state.role = Role::Idle;
+                state.error = Some(Errno::ECONNREFUSED);
+            }
+            client.wake_all();
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        // Linux lets one more wait than listen(2) said.
+        self.pending.len() > self.backlog
+    }
+}
+
+impl LoopbackSocket {
+    /// listen(2).
+    pub fn listen(&self, backlog: u32) -> Result {
+        if !self.is_stream() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let backlog = u64::from(backlog).min(max_backlog()) as usize;
+        {
+            let mut state = self.state.lock();
+            match &mut state.role {
+                Role::Idle => {}
+                Role::Listens(listener) => {
+                    listener.backlog = backlog;
+                    return Ok(());
+                }
+                _ => return Err(Errno::EINVAL),
+            }
+        }
+        self.autobind()?;
+        self.claim_connections()?;
+        self.state.lock().role = Role::Listens(Listener { backlog, ..Listener::default() });
+        self.wake_all();
+        Ok(())
+    }
+
+    /// accept(2), without waiting: the new socket, and its peer's address. EAGAIN.
+    pub fn accept(&self) -> Result<(Arc<LoopbackSocket>, Vec<u8>)> {
+        if !self.is_stream() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let accepted = match &mut self.state.lock().role {
+            Role::Listens(listener) => listener.pending.pop_front().ok_or(Errno::EAGAIN)?,
+            _ => return Err(Errno::EINVAL),
+        };
+        self.let_in();
+        let from = accepted.name(true)?;
+        Ok((accepted, from))
+    }
+
+    /// There may be room for those who wait.
+    fn let_in(&self) {
+        let Some(me) = self.me.upgrade() else { return };
+        loop {
+            let next = match &mut self.state.lock().role {
+                Role::Listens(listener) if !listener.is_full() => listener.waiting.pop_front(),
+                _ => None,
+            };
+            let Some(client) = next else { return };
+            let Some(client) = client.upgrade() else { continue };
+            let waits = matches!(client.state.lock().role, Role::Connecting);
+            if waits {
+                client.meet(&me, false);
+            }
+        }
+    }
+
+    fn listens(&self) -> bool {
+        matches!(self.state.lock().role, Role::Listens(_))
+    }
+
+    pub(super) fn connect_stream(&self, bytes: &[u8]) -> Result {
+        {
+            let mut state = self.state.lock();
+            if let Some(error) = state.error.take() {
+                return Err(error);
+            }
+            match &mut state.role {
+                Role::Idle => {}
+                Role::Connecting => return Err(Errno::EALREADY),
+                Role::Connected { is_told } if !*is_told => {
+                    *is_told = true;
+                    return Ok(());
+                }
+                Role::Connected { .. } | Role::Listens(_) => return Err(Errno::EISCONN),
+            }
+        }
+        if family_is(bytes, AF_UNSPEC) {
+            return Ok(());
+        }
+        let (to, source) = self.route(bytes)?;
+        let local = self.local_for(source).map_err(|error| match error {
+            Errno::EADDRINUSE => Errno::EADDRNOTAVAIL,
+            other => other,
+        })?;
+        let candidates = self.ports.lock().at(self.kind, to);
+        let listener =
+            candidates.into_iter().find(|one| one.listens()).ok_or(Errno::ECONNREFUSED)?;
+        {
+            let mut state = self.state.lock();
+            (state.local, state.remote) = (Some(local), Some(to));
+        }
+        let me = self.me.upgrade().ok_or(Errno::EINVAL)?;
+        let has_room = {
+            let mut state = listener.state.lock();
+            let Role::Listens(known) = &mut state.role else { return Err(Errno::ECONNREFUSED) };
+            if known.is_full() {
+                known.waiting.retain(|client| client.strong_count() > 0);
+                known.waiting.push_back(self.me.clone());
+            }
+            !known.is_full()
+        };
+        if !has_room {
+            self.state.lock().role = Role::Connecting;
+            return Err(Errno::EINPROGRESS);
+        }
+        me.meet(&listener, true);
+        Ok(())
+    }
+
+    /// Has a connection with a listener that has room. `is_told`: connect(2) tells of it.
+    fn meet(&self, listener: &Arc<LoopbackSocket>, is_told: bool) {
+        let (local, remote) = {
+            let state = self.state.lock();
+            (state.local, state.remote)
+        };
+        let options = listener.state.lock().options.clone();
+        let served = listener.served(State {
+            local: remote,
+            remote: local,
+            role: Role::Connected { is_told: true },
+            options,
+            ..State::default()
+        });
+        UnixSocket::join(&self.data, &served.data);
+        if let Role::Listens(known) = &mut listener.state.lock().role {
+            known.pending.push_back(served);
+        }
+        self.state.lock().role = Role::Connected { is_told };
+        listener.queue.wake(PollMask::RECEIVED);
+        self.queue.wake(PollMask::SENDABLE | PollMask::WRITE);
+    }
+
+    /// Fails for one that has no connection: by `nothing`, or EAGAIN while it gets one.
+    fn check_connected(&self, nothing: Errno) -> Result {
+        let mut state = self.state.lock();
+        if let Some(error) = state.error.take() {
+            return Err(error);
+        }
+        match state.role {
+            Role::Connected { .. } => Ok(()),
+            Role::Connecting => Err(Errno::EAGAIN),
+            _ => Err(nothing),
+        }
+    }
+
+    pub(super) fn send_stream(&self, buffer: &mut IoBuffer<'_>, flags: u32) -> Result<usize> {
+        self.check_connected(Errno::EPIPE)?;
+        self.data.send(buffer, flags, None, &mut Control::default())
+    }
+
+    pub(super) fn receive_stream(&self, buffer: &mut IoBuffer<'_>, flags: u32) -> Result<Received> {
+        self.check_connected(Errno::ENOTCONN)?;
+        self.data.receive(buffer, flags)
+    }
+
+    pub(super) fn shut_stream(&self, how: u32) -> Result {
+        let listener = {
+            let mut state = self.state.lock();
+            match &mut state.role {
+                Role::Connected { .. } => {
+                    state.read_shut |= how != 1;
+                    state.write_shut |= how != 0;
+                    None
+                }
+                Role::Listens(_) if how == 1 => return Ok(()),
+                Role::Listens(listener) => {
+                    let listener = core::mem::take(listener);
+                    state.role = Role::Idle;
+                    Some(listener)
+                }
+                _ => return Err(Errno::ENOTCONN),
+            }
+        };
+        match (listener, how) {
+            (Some(listener), _) => listener.end(),
+            // The other side does not learn that nobody reads.
+            (None, 0) => self.data.stop_reading(),
+            (None, how) => self.data.shutdown(how)?,
+        }
+        self.wake_all();
+        Ok(())
+    }
+
+    pub(super) fn poll_stream(&self) -> PollMask {
+        let write_shut = {
+            let state = self.state.lock();
+            match &state.role {
+                Role::Listens(listener) if listener.pending.is_empty() => return PollMask::empty(),
+                Role::Listens(_) => return PollMask::READ,
+                Role::Idle => return PollMask::WRITE | PollMask::HUP,
+                Role::Connecting => return PollMask::empty(),
+                Role::Connected { .. } => state.write_shut,
+            }
+        };
+        let mut mask = self.data.poll();
+        // Each direction ends for itself.
+        mask.set(PollMask::HUP, write_shut && mask.contains(PollMask::RDHUP));
+        mask
+    }
+
+    /// Connections of listeners that accept(2) has yet to take, as of /proc/net/tcp.
+    pub(super) fn pending(&self) -> VecDeque<Arc<LoopbackSocket>> {
+        match &self.state.lock().role {
+            Role::Listens(listener) => listener.pending.clone(),
+            _ => VecDeque::new(),
+        }
+    }
+
+    /// TCP's number for what it does, as of /proc/net/tcp.
+    pub(super) fn tcp_state(&self) -> u8 {
+        const ESTABLISHED: u8 = 1;
+        const SYN_SENT: u8 = 2;
+        const CLOSE: u8 = 7;
+        const LISTEN: u8 = 10;
+        match self.state.lock().role {
+            Role::Idle => CLOSE,
+            Role::Listens(_) => LISTEN,
+            Role::Connecting => SYN_SENT,
+            Role::Connected { .. } => ESTABLISHED,
+        }
+    }
+}
