@@ -2,9 +2,9 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use alloc::vec::Vec;
 use linux_raw_sys::net::{AF_INET, SOCK_DGRAM, SOCK_STREAM};
 
 use super::interface::{INDEX, Interface, NAME};

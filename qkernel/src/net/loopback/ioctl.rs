@@ -1,8 +1,8 @@
 //! Requests of ioctl(2) about the loopback interface (netdevice(7)).
 
+use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr};
 
-use alloc::vec::Vec;
 use linux_raw_sys::general::CAP_NET_ADMIN;
 use linux_raw_sys::net::AF_INET;
 use qlib::Va;

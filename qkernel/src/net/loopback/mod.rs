@@ -6,7 +6,7 @@ mod address;
 mod datagram;
 mod files;
 pub mod interface;
-mod ioctl;
+pub mod ioctl;
 mod options;
 mod ports;
 mod rtnetlink;
@@ -14,7 +14,6 @@ mod socket;
 mod stream;
 
 pub use files::read as read_file;
-pub use ioctl::ioctl;
 pub use rtnetlink::server;
 pub use socket::LoopbackSocket;
 

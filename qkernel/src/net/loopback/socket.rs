@@ -286,7 +286,7 @@ impl LoopbackSocket {
         Ok(address::to_bytes(self.domain, name))
     }
 
-    /// As of /proc/net/tcp and its like: addresses, and what it does.
+    /// Its address and that of its peer, as /proc/net/tcp and its like have them.
     pub(super) fn listed(&self) -> (SocketAddr, SocketAddr) {
         let state = self.state.lock();
         let nothing = SocketAddr::new(address::unspecified(self.domain), 0);

@@ -20,7 +20,8 @@ use linux_raw_sys::net::{AF_INET, SOCK_DGRAM, SOCK_STREAM};
 use qlib::Va;
 
 use super::HostSocket;
-use super::loopback::{self, interface};
+use super::loopback::interface;
+use super::loopback::ioctl::ioctl;
 use super::message::{self, Credentials};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::Attributes;
@@ -492,7 +493,7 @@ impl UnixSocket {
             // The interfaces are asked for by sockets of any family.
             _ if message::is_interface_ioctl(command) => {
                 if let Some((namespace, own)) = interface::current() {
-                    return loopback::ioctl((&namespace, &own), caller, command, argument);
+                    return ioctl((&namespace, &own), caller, command, argument);
                 }
                 return HostSocket::new(AF_INET, SOCK_DGRAM, 0)?.ioctl(caller, command, argument);
             }
