@@ -13,7 +13,7 @@ use crate::account;
 use crate::arch;
 use crate::errno::{Errno, Result};
 use crate::mm::fault::Spare;
-use crate::mm::{Access, AddressSpace};
+use crate::mm::{Access, AddressSpace, reclaim};
 
 /// The longest single transfer, as Linux has it (MAX_RW_COUNT).
 pub const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
@@ -220,6 +220,18 @@ impl<'a> IoBuffer<'a> {
         let taken = self.take(&mut bytes)?;
         bytes.truncate(taken);
         Ok(bytes)
+    }
+
+    /// Takes all that remains into a new vector, and no part of it: ERESTARTNOMEM while memory is
+    /// short, EFAULT.
+    pub fn take_message(&mut self) -> Result<Vec<u8>> {
+        let length = self.remaining();
+        let bytes = self.take_vec(length)?;
+        match bytes.len() == length {
+            true => Ok(bytes),
+            false if reclaim::is_short() => Err(Errno::ERESTARTNOMEM),
+            false => Err(Errno::EFAULT),
+        }
     }
 
     /// Stores `count` zero bytes: how many fitted.

@@ -11,7 +11,6 @@ use super::address;
 use super::socket::LoopbackSocket;
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
-use crate::mm::reclaim;
 use crate::net::message::Received;
 use crate::wait::PollMask;
 
@@ -68,9 +67,7 @@ impl LoopbackSocket {
         }
         let connected = {
             let mut state = self.state.lock();
-            if let Some(error) = state.error.take() {
-                return Err(error);
-            }
+            state.report()?;
             if state.write_shut {
                 return Err(Errno::EPIPE);
             }
@@ -80,32 +77,20 @@ impl LoopbackSocket {
         if length > MAX_BYTES {
             return Err(Errno::EMSGSIZE);
         }
-        let told;
-        let to = match connected {
-            Some(remote) if to.is_empty() => {
-                told = address::to_bytes(self.domain, remote);
-                &told[..]
-            }
-            None if to.is_empty() => return Err(Errno::EDESTADDRREQ),
-            _ => to,
+        let to = match to {
+            [] => connected.ok_or(Errno::EDESTADDRREQ)?,
+            given => address::parse(self.domain, given)?,
         };
         let (to, source) = self.route(to)?;
         if to.port() == 0 {
             return Err(Errno::EINVAL);
         }
         let from = self.local_for(source)?;
-        let bytes = buffer.take_vec(length)?;
-        if bytes.len() < length {
-            return Err(if reclaim::is_short() { Errno::ERESTARTNOMEM } else { Errno::EFAULT });
-        }
+        let bytes = buffer.take_message()?;
         let candidates = self.ports.lock().at(self.kind, to);
         // Who has chosen this sender comes before those who hear everybody.
-        let hears = |one: &&alloc::sync::Arc<LoopbackSocket>, only: bool| match one.remote() {
-            Some(remote) => remote == from,
-            None => !only,
-        };
-        let receiver = candidates.iter().find(|one| hears(one, true));
-        match receiver.or_else(|| candidates.iter().find(|one| hears(one, false))) {
+        let hear = candidates.iter().filter(|one| one.remote().is_none_or(|remote| remote == from));
+        match hear.min_by_key(|one| one.remote().is_none()) {
             Some(receiver) => receiver.deliver(Datagram { from, bytes }),
             None if connected == Some(to) => {
                 self.state.lock().error = Some(Errno::ECONNREFUSED);
@@ -143,9 +128,7 @@ impl LoopbackSocket {
         // It is put back if it cannot be copied, which may wait for memory.
         let first = {
             let mut state = self.state.lock();
-            if let Some(error) = state.error.take() {
-                return Err(error);
-            }
+            state.report()?;
             let first = state.datagrams.all.front();
             match first.map(|first| (first.from, first.bytes.clone())) {
                 Some(first) => first,

@@ -26,8 +26,9 @@ const SETLINK: u16 = 19;
 const NEWADDR: u16 = 20;
 const DELADDR: u16 = 21;
 const GETADDR: u16 = 22;
-/// RTM_GETROUTE, GETNEIGH, GETRULE, and others of which there are none: lists are empty.
-const EMPTY: &[u16] = &[26, 30, 34, 38, 42, 46];
+const GETROUTE: u16 = 26;
+/// With RTM_GETNEIGH, GETRULE and others, of which there are none: lists are empty.
+const EMPTY: &[u16] = &[GETROUTE, 30, 34, 38, 42, 46];
 /// NLM_F_ACK.
 const ACK: u16 = 4;
 /// NETLINK_ROUTE.
@@ -114,7 +115,7 @@ fn answer(
         NEWADDR => interface.add(assigned(&request.body)?).map(|()| Vec::new()),
         DELADDR => interface.remove(assigned(&request.body)?).map(|()| Vec::new()),
         kind if EMPTY.contains(&kind) && is_dump => Ok(Vec::new()),
-        26 => Err(Errno::ENETUNREACH),
+        GETROUTE => Err(Errno::ENETUNREACH),
         _ => Err(Errno::EOPNOTSUPP),
     }
 }

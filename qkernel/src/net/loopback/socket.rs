@@ -86,9 +86,16 @@ pub(super) struct State {
     pub error: Option<Errno>,
     pub options: Options,
     pub datagrams: Datagrams,
-    /// shutdown(2).
+    /// shutdown(2); whether a stream is read from, its bytes' sockets know.
     pub read_shut: bool,
     pub write_shut: bool,
+}
+
+impl State {
+    /// Fails by the error that is to be reported, once.
+    pub fn report(&mut self) -> Result {
+        self.error.take().map_or(Ok(()), Err)
+    }
 }
 
 /// An internet socket of a network namespace that has nothing but its loopback interface.
@@ -252,8 +259,7 @@ impl LoopbackSocket {
 
     /// Where an address of connect(2) or sendto(2) is, and where what it is sent comes from.
     /// ENETUNREACH.
-    pub(super) fn route(&self, bytes: &[u8]) -> Result<(SocketAddr, IpAddr)> {
-        let mut to = address::parse(self.domain, bytes)?;
+    pub(super) fn route(&self, mut to: SocketAddr) -> Result<(SocketAddr, IpAddr)> {
         // No address stands for this machine.
         if to.ip().is_unspecified() {
             to.set_ip(match to.ip() {
@@ -305,7 +311,7 @@ impl LoopbackSocket {
             self.state.lock().remote = None;
             return Ok(());
         }
-        let (to, source) = self.route(address)?;
+        let (to, source) = self.route(address::parse(self.domain, address)?)?;
         let local = self.local_for(source)?;
         let mut state = self.state.lock();
         (state.local, state.remote) = (Some(local), Some(to));

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::net::AF_UNSPEC;
 
-use super::address::family_is;
+use super::address::{self, family_is};
 use super::socket::{Listener, LoopbackSocket, Role, State};
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
@@ -104,9 +104,7 @@ impl LoopbackSocket {
     pub(super) fn connect_stream(&self, bytes: &[u8]) -> Result {
         {
             let mut state = self.state.lock();
-            if let Some(error) = state.error.take() {
-                return Err(error);
-            }
+            state.report()?;
             match &mut state.role {
                 Role::Idle => {}
                 Role::Connecting => return Err(Errno::EALREADY),
@@ -120,7 +118,7 @@ impl LoopbackSocket {
         if family_is(bytes, AF_UNSPEC) {
             return Ok(());
         }
-        let (to, source) = self.route(bytes)?;
+        let (to, source) = self.route(address::parse(self.domain, bytes)?)?;
         let local = self.local_for(source).map_err(|error| match error {
             Errno::EADDRINUSE => Errno::EADDRNOTAVAIL,
             other => other,
@@ -176,9 +174,7 @@ impl LoopbackSocket {
     /// Fails for one that has no connection: by `nothing`, or EAGAIN while it gets one.
     fn check_connected(&self, nothing: Errno) -> Result {
         let mut state = self.state.lock();
-        if let Some(error) = state.error.take() {
-            return Err(error);
-        }
+        state.report()?;
         match state.role {
             Role::Connected { .. } => Ok(()),
             Role::Connecting => Err(Errno::EAGAIN),
@@ -201,7 +197,6 @@ impl LoopbackSocket {
             let mut state = self.state.lock();
             match &mut state.role {
                 Role::Connected { .. } => {
-                    state.read_shut |= how != 1;
                     state.write_shut |= how != 0;
                     None
                 }

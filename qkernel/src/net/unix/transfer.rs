@@ -13,7 +13,6 @@ use super::{Charge, MESSAGE_BYTES, Packet, UnixSocket, names};
 use crate::abi::TimeSpec;
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
-use crate::mm::reclaim;
 use crate::net::message::{self, Control, Credentials, Received};
 use crate::time;
 use crate::wait::PollMask;
@@ -181,10 +180,7 @@ impl UnixSocket {
             return Err(Errno::EAGAIN);
         }
         let length = buffer.remaining();
-        let bytes = buffer.take_vec(length)?;
-        if bytes.len() < length {
-            return Err(if reclaim::is_short() { Errno::ERESTARTNOMEM } else { Errno::EFAULT });
-        }
+        let bytes = buffer.take_message()?;
         let rights = send_off(peer, control)?;
         let credentials = self.credentials_for(peer, control);
         let from = own_name.filter(|_| self.is_datagram());
