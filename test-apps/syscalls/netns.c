@@ -693,3 +693,191 @@ CASE(many_come_and_go) {
         expect_exit(child, 0);
     }
 }
+static int shared(int kind, const char *ip, int port) {
+    int fd = OK(socket(AF_INET, kind, 0));
+    set_option(fd, SOL_SOCKET, SO_REUSEPORT, 1);
+    struct sockaddr_in address = at(ip, port);
+    OK(bind(fd, ADDRESS(address)));
+    if (kind == SOCK_STREAM) OK(listen(fd, 200));
+    return fd;
+}
+CASE(a_port_is_shared_with_oneself_alone) {
+    own_loopback();
+    shared(SOCK_STREAM, "0.0.0.0", 8080);
+    shared(SOCK_DGRAM, "0.0.0.0", 8080);
+    AS_NOBODY({
+        struct sockaddr_in address = at("127.0.0.1", 8080);
+        for (int i = 0; i < 2; i++) {
+            int fd = OK(socket(AF_INET, i ? SOCK_STREAM : SOCK_DGRAM, 0));
+            set_option(fd, SOL_SOCKET, SO_REUSEPORT, 1);
+            ERR(bind(fd, ADDRESS(address)), EADDRINUSE);
+        }
+    });
+}
+CASE(who_shares_a_port_shares_its_work) {
+    own_loopback();
+    struct pollfd streams[4], datagrams[4];
+    for (int i = 0; i < 4; i++) {
+        streams[i] = (struct pollfd){shared(SOCK_STREAM, "127.0.0.1", 8080), POLLIN, 0};
+        datagrams[i] = (struct pollfd){shared(SOCK_DGRAM, "127.0.0.1", 8080), POLLIN, 0};
+    }
+    struct sockaddr_in to = at("127.0.0.1", 8080);
+    for (int i = 0; i < 100; i++) {
+        connected("127.0.0.1", 8080);
+        EQ(sendto(OK(socket(AF_INET, SOCK_DGRAM, 0)), "x", 1, 0, ADDRESS(to)), 1);
+    }
+    EQ(poll(streams, 4, 0), 4);
+    EQ(poll(datagrams, 4, 0), 4);
+}
+static void both(int ends[2]) {
+    int listener = listening("127.0.0.1", 8080);
+    ends[0] = connected("127.0.0.1", 8080);
+    ends[1] = OK(accept(listener, NULL, NULL));
+    OK(close(listener));
+}
+CASE(who_reads_no_more_is_still_sent_to) {
+    own_loopback();
+    int ends[2];
+    char got[8];
+    both(ends);
+    OK(shutdown(ends[1], SHUT_RD));
+    EQ(read(ends[1], got, 8), 0);
+    EQ(write(ends[0], "late", 4), 4);
+    EQ(recv(ends[1], got, 8, 0), 4);
+    EQ(read(ends[1], got, 8), 0);
+}
+CASE(truncated_bytes_of_a_stream_are_gone) {
+    own_loopback();
+    int ends[2];
+    char got[8] = "------";
+    both(ends);
+    EQ(write(ends[0], "0123456789", 10), 10);
+    EQ(recv(ends[1], NULL, 4, MSG_TRUNC), 4);
+    EQ(recv(ends[1], got, 2, MSG_TRUNC), 2);
+    EQ(got[0], '-');
+    EQ(recv(ends[1], got, 8, 0), 4);
+    CHECK(!memcmp(got, "6789", 4));
+}
+CASE(a_connection_is_reset_by_who_does_not_linger) {
+    own_loopback();
+    int ends[2];
+    both(ends);
+    struct linger now = {1, 0};
+    OK(setsockopt(ends[1], SOL_SOCKET, SO_LINGER, &now, sizeof now));
+    OK(close(ends[1]));
+    COMES_TO(ends[0], POLLIN | POLLOUT | POLLRDHUP | POLLERR | POLLHUP);
+    char got;
+    ERR(read(ends[0], &got, 1), ECONNRESET);
+    EQ(read(ends[0], &got, 1), 0);
+}
+CASE(the_end_is_learned_by_sending) {
+    own_loopback();
+    int ends[2];
+    both(ends);
+    OK(close(ends[1]));
+    COMES_TO(ends[0], POLLIN | POLLOUT | POLLRDHUP);
+    signal(SIGPIPE, SIG_IGN);
+    EQ(write(ends[0], "x", 1), 1);
+    WAIT_UNTIL(write(ends[0], "x", 1) == -1 && errno == EPIPE);
+}
+CASE(all_of_a_connection_is_listed) {
+    own_loopback();
+    int listener = listening("127.0.0.1", 8080);
+    int client = connected("127.0.0.1", 8080), served = OK(accept(listener, NULL, NULL));
+    static char text[8192];
+    read_file("/proc/thread-self/net/tcp", text, sizeof text);
+    int lines = 0;
+    for (char *at = text; (at = strchr(at, '\n')); at++) lines++;
+    EQ(lines, 4);
+    // The connection keeps the port.
+    OK(close(listener));
+    struct sockaddr_in address = at("127.0.0.1", 8080);
+    int other = OK(socket(AF_INET, SOCK_STREAM, 0));
+    ERR(bind(other, ADDRESS(address)), EADDRINUSE);
+    OK(close(client));
+    OK(close(served));
+}
+CASE(what_came_to_nothing_binds_nothing) {
+    own_loopback();
+    int fd = OK(socket(AF_INET, SOCK_STREAM, 0));
+    struct sockaddr_in address = at("127.0.0.1", 81);
+    ERR(connect(fd, ADDRESS(address)), ECONNREFUSED);
+    OK(bind(fd, ADDRESS(address)));
+    int datagrams = OK(socket(AF_INET, SOCK_DGRAM, 0));
+    OK(connect(datagrams, ADDRESS(address)));
+    CHECK(port_of(datagrams) != 0);
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    OK(connect(datagrams, &none, sizeof none));
+    EQ(port_of(datagrams), 0);
+    int six = OK(socket(AF_INET6, SOCK_STREAM, 0));
+    struct sockaddr_in6 own = at6("::1", 0), mapped = at6("::ffff:127.0.0.1", 81);
+    OK(bind(six, ADDRESS(own)));
+    ERR(connect(six, ADDRESS(mapped)), ENETUNREACH);
+}
+CASE(options_are_what_they_may_be) {
+    own_loopback();
+    int fd = OK(socket(AF_INET, SOCK_STREAM, 0));
+    static const struct { int level, name, value, error, then; } rows[] = {
+        {IPPROTO_TCP, TCP_KEEPIDLE, 0, EINVAL, 7200}, {IPPROTO_TCP, TCP_KEEPIDLE, 99999, EINVAL, 7200},
+        {IPPROTO_TCP, TCP_KEEPCNT, 300, EINVAL, 9},   {IPPROTO_TCP, TCP_USER_TIMEOUT, -1, EINVAL, 0},
+        {IPPROTO_TCP, TCP_CORK, 1, 0, 1},             {IPPROTO_IP, IP_TTL, 0, EINVAL, 64},
+        {IPPROTO_IP, IP_TTL, 300, EINVAL, 64},        {IPPROTO_IP, IP_TTL, 7, 0, 7},
+        {IPPROTO_IP, IP_TTL, -1, 0, 64},              {IPPROTO_IP, IP_TOS, 0x1ff, 0, 252},
+        {IPPROTO_IP, IP_MTU_DISCOVER, 9, EINVAL, 1},  {SOL_SOCKET, SO_RCVLOWAT, 3, 0, 3},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        errno = 0;
+        setsockopt(fd, rows[i].level, rows[i].name, &rows[i].value, sizeof(int));
+        if (errno != rows[i].error) FAIL("row %zu: errno %d", i, errno);
+        if (option_of(fd, rows[i].level, rows[i].name) != rows[i].then) FAIL("row %zu", i);
+    }
+    char name[16] = "";
+    socklen_t length = sizeof name;
+    OK(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length));
+    ERR(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "nonsense", 8), ENOENT);
+    int ends[2];
+    both(ends);
+    struct tcp_info info;
+    length = sizeof info;
+    OK(getsockopt(ends[0], IPPROTO_TCP, TCP_INFO, &info, &length));
+    EQ(info.tcpi_state, TCP_ESTABLISHED);
+    CHECK(length >= 104 && info.tcpi_snd_mss > 0);
+}
+CASE(datagrams_tell_where_they_went) {
+    own_loopback();
+    int server = bound(SOCK_DGRAM, "0.0.0.0", 5353), client = OK(socket(AF_INET, SOCK_DGRAM, 0));
+    set_option(server, IPPROTO_IP, IP_PKTINFO, 1);
+    struct sockaddr_in to = at("127.0.0.9", 5353);
+    EQ(sendto(client, "x", 1, 0, ADDRESS(to)), 1);
+    char got, control[64];
+    struct iovec part = {&got, 1};
+    struct msghdr message = {NULL, 0, &part, 1, control, sizeof control, 0};
+    EQ(recvmsg(server, &message, 0), 1);
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    CHECK(head && head->cmsg_level == IPPROTO_IP && head->cmsg_type == IP_PKTINFO);
+    struct in_pktinfo *info = (void *)CMSG_DATA(head);
+    EQ(info->ipi_ifindex, 1);
+    STR_EQ(inet_ntoa(info->ipi_addr), "127.0.0.9");
+}
+CASE(a_longer_backlog_lets_in_who_waits) {
+    own_loopback();
+    int listener = bound(SOCK_STREAM, "127.0.0.1", 8080);
+    OK(listen(listener, 0));
+    connected("127.0.0.1", 8080);
+    int fd = OK(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    struct sockaddr_in to = at("127.0.0.1", 8080);
+    ERR(connect(fd, ADDRESS(to)), EINPROGRESS);
+    OK(listen(listener, 5));
+    COMES_TO(fd, POLLOUT);
+}
+CASE(sockets_of_a_namespace_are_listed_in_it) {
+    own_network();
+    struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = "\0only-in-the-first"};
+    OK(bind(OK(socket(AF_UNIX, SOCK_STREAM, 0)), (struct sockaddr *)&name, sizeof(short) + 18));
+    static char text[1 << 16];
+    read_file("/proc/thread-self/net/unix", text, sizeof text);
+    CHECK(strstr(text, "@only-in-the-first"));
+    own_network();
+    read_file("/proc/thread-self/net/unix", text, sizeof text);
+    CHECK(!strstr(text, "@only-in-the-first"));
+}

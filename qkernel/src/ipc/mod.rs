@@ -27,7 +27,7 @@ use crate::time;
 pub fn namespace_ended(namespace: u64) {
     sysv::namespace_ended(namespace);
     mqueue::namespace_ended(namespace);
-    sys::ipc_namespace_ended(namespace);
+    sys::namespace_ended(namespace);
 }
 
 static LAST_INODE: AtomicU64 = AtomicU64::new(0);

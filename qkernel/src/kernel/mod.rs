@@ -21,7 +21,7 @@ use crate::fs::hostfs::handle_cache;
 use crate::ipc;
 use crate::ipc::{futex, sysv, tty};
 use crate::mm;
-use crate::net::loopback;
+use crate::net::guest;
 use crate::net::unix::rights;
 use crate::task::current;
 use crate::task::{self, Process};
@@ -47,7 +47,7 @@ static TASK_UPCALLS: task::upcalls::Upcalls = task::upcalls::Upcalls {
     gives_up,
     ended: containers::process_ended,
     ipc_namespace_ended: ipc::namespace_ended,
-    net_namespace_ended: loopback::namespace_ended,
+    net_namespace_ended: guest::namespace_ended,
     open_special: devices::open,
     shrink,
 };

@@ -22,7 +22,7 @@ use zerocopy::FromBytes;
 use super::address::MAX_ADDRESS_BYTES;
 use super::answers;
 use super::host::{self, HostWatcher, Untaken};
-use super::local::{self, Local, Serve};
+use super::local::{self, Kernel, Local};
 use super::message::Received;
 use super::netlink::{self, word};
 use super::probes;
@@ -182,10 +182,10 @@ impl HostSocket {
         Ok(Self::from_handle(Self::make(domain, kind, protocol)?, domain, kind, None))
     }
 
-    /// The same of a netlink socket, whose messages `serve` looks at first.
-    pub fn netlink(kind: u32, protocol: u32, serve: Serve) -> Result<Arc<Self>> {
+    /// The same of a netlink socket, whose messages `kernel` looks at first.
+    pub fn netlink(kind: u32, protocol: u32, kernel: Kernel) -> Result<Arc<Self>> {
         let handle = Self::make(AF_NETLINK, kind, protocol)?;
-        Ok(Self::from_handle(handle, AF_NETLINK, kind, Some(Local::new(serve))))
+        Ok(Self::from_handle(handle, AF_NETLINK, kind, Some(Local::new(kernel))))
     }
 
     fn make(domain: u32, kind: u32, protocol: u32) -> Result<Handle> {
@@ -410,7 +410,47 @@ impl HostSocket {
     // ---- calls ----
 
     /// bind(2).
-    pub fn bind(&self, address: &[u8]) -> Result {
+    pub fn bind(self: &Arc<Self>, address: &[u8]) -> Result {
+        let Some(local) = self.local.as_ref().filter(|local| local.has_groups()) else {
+            return self.bind_at(address);
+        };
+        // Groups are those of another namespace than the host knows.
+        let mut plain = address.to_vec();
+        plain.iter_mut().skip(8).for_each(|byte| *byte = 0);
+        self.bind_at(&plain)?;
+        local.set_groups(Arc::downgrade(self), word(address, 8).unwrap_or(0));
+        Ok(())
+    }
+
+    /// NETLINK_ADD_MEMBERSHIP or NETLINK_DROP_MEMBERSHIP of a socket whose groups are joined here:
+    /// `None` for others, and for other options. EINVAL.
+    pub fn set_membership(
+        self: &Arc<Self>,
+        (level, name): (u32, u32),
+        value: &[u8],
+    ) -> Option<Result> {
+        /// SOL_NETLINK, and the options.
+        const LEVEL: u32 = 270;
+        const ADD: u32 = 1;
+        const DROP: u32 = 2;
+        let local = self.local.as_ref().filter(|local| local.has_groups())?;
+        if level != LEVEL || !matches!(name, ADD | DROP) {
+            return None;
+        }
+        let group = word(value, 0).filter(|group| (1..=u32::BITS).contains(group));
+        let Some(group) = group else { return Some(Err(Errno::EINVAL)) };
+        let (bit, old) = (1 << (group - 1), local.groups());
+        let groups = if name == ADD { old | bit } else { old & !bit };
+        local.set_groups(Arc::downgrade(self), groups);
+        Some(Ok(()))
+    }
+
+    /// The groups of a netlink socket that were joined here, a bit each.
+    pub fn groups(&self) -> u32 {
+        self.local.as_ref().map_or(0, Local::groups)
+    }
+
+    fn bind_at(&self, address: &[u8]) -> Result {
         self.call(Op::Bind).bytes(address).run().map(|_| ())
     }
 
@@ -634,6 +674,11 @@ impl HostSocket {
         let op = if of_peer { Op::GetPeerName } else { Op::GetSockName };
         let length = self.call(op).bytes_out(&mut address).run()?;
         address.truncate(length as usize);
+        if let Some(local) = self.local.as_ref().filter(|local| local.has_groups() && !of_peer)
+            && let Some(groups) = address.get_mut(8..12)
+        {
+            groups.copy_from_slice(&local.groups().to_ne_bytes());
+        }
         Ok(address)
     }
 
@@ -697,7 +742,7 @@ impl HostSocket {
         let port = || self.name(false).map(|name| word(&name, 4).unwrap_or(0));
         match port()? {
             0 => {
-                self.bind(&local::kernel_address())?;
+                self.bind_at(&local::kernel_address())?;
                 port()
             }
             port => Ok(port),

@@ -2,10 +2,13 @@
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::sync::Weak;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use linux_raw_sys::net::{AF_NETLINK, MSG_PEEK, MSG_TRUNC};
 
+use super::HostSocket;
 use super::netlink::{ERROR, HEADER, Message, half, word};
 use crate::account;
 use crate::errno::{Errno, Result};
@@ -26,6 +29,23 @@ pub enum Served {
 /// Serves one message, with its sequence number, of the socket with an address.
 pub type Serve = Box<dyn Fn(&Message, u32, u32) -> Served + Send + Sync>;
 
+/// A socket wants to be told of changes from now on, as far as its groups are about them.
+pub type Watches = Box<dyn Fn(Weak<HostSocket>) + Send + Sync>;
+
+/// The kernel as a netlink socket has it.
+pub struct Kernel {
+    /// Answers messages.
+    pub serve: Serve,
+    /// Of a namespace that a program made: groups are joined here, and not at the host.
+    pub watch: Option<Watches>,
+}
+
+impl From<Serve> for Kernel {
+    fn from(serve: Serve) -> Self {
+        Kernel { serve, watch: None }
+    }
+}
+
 #[derive(Default)]
 struct Unread {
     packets: VecDeque<Vec<u8>>,
@@ -34,14 +54,39 @@ struct Unread {
 
 /// The part of a netlink socket that lives here.
 pub struct Local {
-    serve: Serve,
+    kernel: Kernel,
+    /// The groups that it has joined here, a bit each.
+    groups: AtomicU32,
+    watches: AtomicBool,
     unread: Mutex<Unread>,
 }
 
 impl Local {
     /// Of a new socket.
-    pub fn new(serve: Serve) -> Self {
-        Local { serve, unread: Mutex::default() }
+    pub fn new(kernel: Kernel) -> Self {
+        let (groups, watches) = (AtomicU32::new(0), AtomicBool::new(false));
+        Local { kernel, groups, watches, unread: Mutex::default() }
+    }
+
+    /// True if groups are joined here.
+    pub fn has_groups(&self) -> bool {
+        self.kernel.watch.is_some()
+    }
+
+    /// The groups that were joined here, a bit each.
+    pub fn groups(&self) -> u32 {
+        self.groups.load(Relaxed)
+    }
+
+    /// Joins groups, and leaves all others.
+    pub fn set_groups(&self, socket: Weak<HostSocket>, groups: u32) {
+        self.groups.store(groups, Relaxed);
+        if let Some(watch) = &self.kernel.watch
+            && groups != 0
+            && !self.watches.swap(true, Relaxed)
+        {
+            watch(socket);
+        }
     }
 
     /// What waits to be received, in bytes.
@@ -66,7 +111,7 @@ impl Local {
         if self.unread.lock().bytes > MAX_UNREAD {
             return Err(Errno::ENOBUFS);
         }
-        let answer = match (self.serve)(message, sequence, port) {
+        let answer = match (self.kernel.serve)(message, sequence, port) {
             Served::Here(answer) => answer,
             Served::ByHost => match by_host() {
                 Ok(()) => return Ok(()),
@@ -171,7 +216,7 @@ mod tests {
 
     #[test]
     fn what_the_host_refuses_is_answered() {
-        let local = Local::new(Box::new(|_, _, _| Served::ByHost));
+        let local = Local::new(Kernel::from(Box::new(|_: &_, _, _| Served::ByHost) as Serve));
         let message = Message { kind: 20, flags: 5, body: alloc::vec![2; 8] };
         assert_eq!(local.take(&message, 3, 4, || Ok(())), Ok(()));
         assert!(!local.is_ready());

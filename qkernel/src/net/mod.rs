@@ -1,14 +1,14 @@
 //! Sockets: what a socket descriptor is, whatever its family. [`inet`] are sockets of the host,
-//! [`unix`] live here, and so do [`loopback`]'s, of namespaces that nothing leaves.
+//! [`unix`] live here, and so do [`guest`]'s, of namespaces that nothing leaves.
 
 pub mod address;
 pub mod answers;
 pub mod diag;
+pub mod guest;
 pub mod host;
 pub mod inet;
 pub mod links;
 mod local;
-pub mod loopback;
 pub mod message;
 mod netlink;
 pub mod probes;
@@ -33,9 +33,9 @@ use crate::task::current;
 use crate::time;
 use crate::wait::{PollMask, WaitQueue};
 
+pub use guest::GuestSocket;
 pub use inet::HostSocket;
-pub use local::Serve;
-pub use loopback::LoopbackSocket;
+pub use local::{Kernel, Serve};
 pub use message::{Control, Credentials, Received};
 pub use unix::UnixSocket;
 
@@ -44,7 +44,7 @@ pub enum Family {
     /// AF_INET, AF_INET6, AF_NETLINK: the host's.
     Host(Arc<HostSocket>),
     /// AF_INET, AF_INET6 of a network namespace that was made inside.
-    Loopback(Arc<LoopbackSocket>),
+    Guest(Arc<GuestSocket>),
     /// AF_UNIX.
     Unix(Arc<UnixSocket>),
 }
@@ -53,8 +53,8 @@ pub enum Family {
 pub enum Side<'a> {
     /// The host: one of AF_UNIX, too, that leads out by a volume.
     Host(Arc<HostSocket>),
-    /// This kernel, as internet sockets.
-    Loopback(&'a Arc<LoopbackSocket>),
+    /// This kernel, as an internet socket.
+    Guest(&'a Arc<GuestSocket>),
     /// This kernel.
     Here(&'a Arc<UnixSocket>),
 }
@@ -119,6 +119,13 @@ impl Socket {
         self.timeout(direction).store(ns, Ordering::Relaxed);
     }
 
+    /// Has the timeouts of the one that it was accepted from.
+    pub fn take_timeouts_of(&self, listener: &Socket) {
+        for direction in [Direction::Receive, Direction::Send] {
+            self.set_timeout_ns(direction, listener.timeout_ns(direction));
+        }
+    }
+
     /// When a call that begins to wait now has waited long enough.
     pub fn deadline(&self, direction: Direction) -> Option<u64> {
         match self.timeout_ns(direction) {
@@ -131,7 +138,7 @@ impl Socket {
     pub fn side(&self) -> Side<'_> {
         match &self.family {
             Family::Host(host) => Side::Host(host.clone()),
-            Family::Loopback(own) => Side::Loopback(own),
+            Family::Guest(own) => Side::Guest(own),
             Family::Unix(unix) => unix.outside().map_or(Side::Here(unix), Side::Host),
         }
     }
@@ -140,22 +147,26 @@ impl Socket {
     pub fn events(&self) -> &WaitQueue {
         match &self.family {
             Family::Host(host) => host.events(),
-            Family::Loopback(own) => own.events(),
+            Family::Guest(own) => own.events(),
             Family::Unix(unix) => unix.events(),
         }
     }
 
-    /// True if a reader has to wait for more than the first bytes (SO_RCVLOWAT of an AF_UNIX
-    /// stream).
+    /// True if a reader has to wait for more than the first bytes (SO_RCVLOWAT of a stream that
+    /// lives here).
     pub fn has_low_water(&self) -> bool {
-        matches!(self.side(), Side::Here(unix) if unix.is_stream() && unix.low_water() > 1)
+        match self.side() {
+            Side::Here(unix) => unix.is_stream() && unix.low_water() > 1,
+            Side::Guest(own) => own.low_water() > 1,
+            Side::Host(_) => false,
+        }
     }
 
     /// True if it carries a stream of bytes without bounds.
     pub fn is_stream(&self) -> bool {
         match &self.family {
             Family::Host(host) => host.is_stream(),
-            Family::Loopback(own) => own.is_stream(),
+            Family::Guest(own) => own.is_stream(),
             Family::Unix(unix) => unix.is_stream(),
         }
     }
@@ -165,7 +176,7 @@ impl FileOps for Socket {
     fn held_bytes(&self) -> u64 {
         match &self.family {
             Family::Host(host) => host.held_bytes(),
-            Family::Loopback(own) => own.held_bytes(),
+            Family::Guest(own) => own.held_bytes(),
             Family::Unix(unix) => unix.held_bytes(),
         }
     }
@@ -177,7 +188,7 @@ impl FileOps for Socket {
         }
         let received = match self.side() {
             Side::Host(host) => host.receive(buffer, 0, false, 0),
-            Side::Loopback(own) => own.receive(buffer, 0),
+            Side::Guest(own) => own.receive(buffer, 0),
             Side::Here(unix) => unix.receive(buffer, 0),
         };
         received.map(|received| received.bytes)
@@ -186,7 +197,7 @@ impl FileOps for Socket {
     fn write(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
         match self.side() {
             Side::Host(host) => host.send(buffer, 0, &[], &[]),
-            Side::Loopback(own) => own.send(buffer, 0, &[]),
+            Side::Guest(own) => own.send(buffer, 0, &[]),
             Side::Here(unix) => {
                 let control = current::get().map(|thread| Control::of(&thread));
                 unix.send(buffer, 0, None, &mut control.unwrap_or_default())
@@ -201,7 +212,7 @@ impl FileOps for Socket {
     fn attributes(&self, _file: &OpenFile) -> Result<Attributes> {
         match &self.family {
             Family::Host(host) => host.attributes(),
-            Family::Loopback(own) => Ok(own.attributes()),
+            Family::Guest(own) => Ok(own.attributes()),
             Family::Unix(unix) => Ok(unix.attributes()),
         }
     }
@@ -209,7 +220,7 @@ impl FileOps for Socket {
     fn set_attributes(&self, _file: &OpenFile, change: &SetAttributes) -> Result {
         match &self.family {
             Family::Host(host) => host.identity().change(change),
-            Family::Loopback(own) => own.identity().change(change),
+            Family::Guest(own) => own.identity().change(change),
             Family::Unix(unix) => unix.identity().change(change),
         }
         Ok(())
@@ -226,7 +237,7 @@ impl FileOps for Socket {
     fn poll(&self, _file: &OpenFile) -> PollMask {
         match self.side() {
             Side::Host(host) => host.poll(),
-            Side::Loopback(own) => own.poll(),
+            Side::Guest(own) => own.poll(),
             Side::Here(unix) => unix.poll(),
         }
     }
@@ -235,7 +246,7 @@ impl FileOps for Socket {
         match &self.family {
             // What the host says of the end of a connection may mean half of it.
             Family::Host(_) => Tells::Data,
-            Family::Unix(_) | Family::Loopback(_) => Tells::DataAndEnd,
+            Family::Unix(_) | Family::Guest(_) => Tells::DataAndEnd,
         }
     }
 
@@ -252,7 +263,7 @@ impl FileOps for Socket {
     ) -> Result<usize> {
         match self.side() {
             Side::Host(host) => host.ioctl(caller, command, argument),
-            Side::Loopback(own) => own.ioctl(caller, command, argument),
+            Side::Guest(own) => own.ioctl(caller, command, argument),
             Side::Here(unix) => unix.ioctl(caller, command, argument),
         }
     }
@@ -260,7 +271,7 @@ impl FileOps for Socket {
     fn release(&self, _file: &OpenFile) {
         match &self.family {
             Family::Host(_) => {}
-            Family::Loopback(own) => own.close(),
+            Family::Guest(own) => own.close(),
             Family::Unix(unix) => unix.close(),
         }
     }

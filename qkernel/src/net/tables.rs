@@ -1,6 +1,6 @@
 //! The files of /proc/net, as whoever reads them has it. Internet sockets, interfaces and routes of
 //! the container's network namespace the host tells of, with users of the container; others have
-//! them from [`loopback`].
+//! them from [`guest`].
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -10,8 +10,8 @@ use core::ops::Range;
 
 use qlib::host::{NET_FILES, Op};
 
+use super::guest::{self, network};
 use super::host;
-use super::loopback::{self, interface};
 use super::unix::list;
 use crate::account;
 use crate::errno::{Errno, Result};
@@ -46,8 +46,8 @@ pub fn read(name: &str) -> Result<Vec<u8>> {
     if name == "unix" {
         return list::table();
     }
-    if let Some((namespace, own)) = interface::current() {
-        return Ok(loopback::read_file((&namespace, &own), name));
+    if let Some((_, own)) = network::current() {
+        return Ok(guest::read_file(&own, name));
     }
     let text = contents(name)?;
     if OF_SOCKETS.contains(&name) {

@@ -88,7 +88,7 @@ pub(super) async fn send(
         (Side::Here(unix), _) => Some(*unix),
         // One that leads out by a volume sends to where it is connected.
         (Side::Host(_), Family::Unix(_)) if !to.is_empty() => return Err(Errno::EISCONN),
-        (Side::Host(_) | Side::Loopback(_), _) => None,
+        (Side::Host(_) | Side::Guest(_), _) => None,
     };
     if let Some(unix) = inside.filter(|unix| !unix.is_stream()) {
         unix.autobind(thread)?;
@@ -106,7 +106,7 @@ pub(super) async fn send(
     let mut attempt = || {
         let sent = match &side {
             Side::Host(host) => host.send(buffer, flags, to, &control.raw),
-            Side::Loopback(own) => own.send(buffer, flags, to),
+            Side::Guest(own) => own.send(buffer, flags, to),
             Side::Here(unix) => unix.send(buffer, flags, target.as_ref(), &mut control),
         };
         match sent {
@@ -219,7 +219,7 @@ fn read_control(thread: &Thread, socket: &Socket, header: &MsgHdr) -> Result<Con
         control.raw = message::for_host(&bytes, thread.creds().host_caps())?;
         return Ok(control);
     }
-    let is_internet = matches!(socket.side(), Side::Loopback(_));
+    let is_internet = matches!(socket.side(), Side::Guest(_));
     for (level, kind, data) in message::parse(&bytes)? {
         // Linux ignores descriptors and credentials on internet sockets.
         if level != SOL_SOCKET || is_internet {
@@ -288,6 +288,7 @@ pub(super) async fn receive(
         _ if flags & MSG_PEEK != 0 || !socket.is_stream() || !may_wait => 0,
         _ if flags & MSG_WAITALL != 0 => buffer.remaining(),
         Side::Here(unix) if unix.low_water() > 1 => unix.low_water().min(buffer.remaining()),
+        Side::Guest(own) if own.low_water() > 1 => own.low_water().min(buffer.remaining()),
         _ => 0,
     };
     let mut all: Option<Received> = None;
@@ -296,7 +297,7 @@ pub(super) async fn receive(
     let mut attempt = || loop {
         let got = match &side {
             Side::Host(host) => host.receive(buffer, flags, want_address, control_bytes),
-            Side::Loopback(own) => own.receive(buffer, flags),
+            Side::Guest(own) => own.receive(buffer, flags),
             Side::Here(unix) => unix.receive(buffer, flags),
         }?;
         if wanted == 0 {

@@ -17,10 +17,10 @@ use crate::errno::{Errno, Result};
 use crate::fs::proc::sys;
 use crate::fs::{Fd, OpenFile};
 use crate::namespace::NetNamespace;
-use crate::net::loopback::{self, interface};
+use crate::net::guest::{self, network};
 use crate::net::message::Credentials;
 use crate::net::{
-    Direction, Family, HostSocket, LoopbackSocket, Serve, Side, Socket, UnixSocket, address, diag,
+    Direction, Family, GuestSocket, HostSocket, Serve, Side, Socket, UnixSocket, address, diag,
     route,
 };
 use crate::task::Thread;
@@ -121,9 +121,7 @@ pub(super) fn socket_file(
         match domain {
             AF_NETLINK => Family::Host(netlink_socket(&net, kind, protocol)?),
             _ if net.is_initial() => Family::Host(HostSocket::new(domain, kind, protocol)?),
-            _ if is_internet => {
-                Family::Loopback(LoopbackSocket::new(&net, domain, kind, protocol)?)
-            }
+            _ if is_internet => Family::Guest(GuestSocket::new(&net, domain, kind, protocol)?),
             _ => return Err(Errno::EAFNOSUPPORT),
         }
     };
@@ -132,13 +130,15 @@ pub(super) fn socket_file(
 
 /// A socket of the host, which answers for the container's network namespace alone.
 fn netlink_socket(net: &Arc<NetNamespace>, kind: u32, protocol: u32) -> Result<Arc<HostSocket>> {
-    let serve: Serve = match (protocol, interface::of(net)) {
+    let serve: Serve = match (protocol, network::of(net)) {
         (diag::PROTOCOL, None) => Box::new(diag::serve_here),
         (diag::PROTOCOL, Some(_)) => Box::new(diag::serve_unix),
         (_, None) => Box::new(route::serve),
-        (_, Some(own)) => loopback::server(net.clone(), own, protocol),
+        (_, Some(own)) => {
+            return HostSocket::netlink(kind, protocol, guest::server(net.clone(), own, protocol));
+        }
     };
-    HostSocket::netlink(kind, protocol, serve)
+    HostSocket::netlink(kind, protocol, serve.into())
 }
 
 /// socketpair(2).
@@ -168,7 +168,7 @@ pub fn bind(thread: &Arc<Thread>, fd: Fd, addr: Va, length: u32) -> Result<usize
     let address = address::read(thread, addr, length)?;
     match &of(&file)?.family {
         Family::Unix(unix) => unix.bind(thread, &address)?,
-        Family::Loopback(own) => own.bind(&thread.creds(), &address)?,
+        Family::Guest(own) => own.bind(&thread.creds(), &address)?,
         Family::Host(host) => {
             let port = address::port(host.domain(), &address).unwrap_or(0);
             let first_unprivileged = sys::number("net/ipv4/ip_unprivileged_port_start", 1024);
@@ -189,7 +189,7 @@ pub fn listen(thread: &Arc<Thread>, fd: Fd, backlog: u32) -> Result<usize> {
     let file = file(thread, fd)?;
     match of(&file)?.side() {
         Side::Host(host) => host.listen(backlog)?,
-        Side::Loopback(own) => own.listen(backlog)?,
+        Side::Guest(own) => own.listen(backlog)?,
         Side::Here(unix) => unix.listen(backlog, Credentials::of(thread))?,
     }
     Ok(0)
@@ -213,7 +213,12 @@ pub async fn accept4(
     }
     let file = file(thread, fd)?;
     let (family, from) = accepted(thread, &file, addr.0 != 0, !file.is_nonblocking()).await?;
-    give_accepted(thread, Socket::file(family, flags), flags, (addr, length), &from)
+    let is_internet = !matches!(family, Family::Unix(_));
+    let new = Socket::file(family, flags);
+    if is_internet {
+        of(&new)?.take_timeouts_of(of(&file)?);
+    }
+    give_accepted(thread, new, flags, (addr, length), &from)
 }
 
 /// Gives an accepted socket a descriptor, and stores where it came from.
@@ -243,7 +248,7 @@ pub(super) async fn accepted(
     let side = socket.side();
     let attempt = || match &side {
         Side::Host(host) => host.accept(wants_address).map(|(new, from)| (Family::Host(new), from)),
-        Side::Loopback(own) => own.accept().map(|(new, from)| (Family::Loopback(new), from)),
+        Side::Guest(own) => own.accept().map(|(new, from)| (Family::Guest(new), from)),
         Side::Here(unix) => unix.accept().map(|new| {
             let from = new.name(true).unwrap_or_default();
             (Family::Unix(new), from)
@@ -274,10 +279,10 @@ pub(super) async fn connect_to(
     let socket = of(file)?;
     let deadline = socket.deadline(Direction::Send);
     match &socket.family {
-        Family::Host(_) | Family::Loopback(_) => {
+        Family::Host(_) | Family::Guest(_) => {
             let connect = || match &socket.family {
                 Family::Host(host) => host.connect(to),
-                Family::Loopback(own) => own.connect(to),
+                Family::Guest(own) => own.connect(to),
                 Family::Unix(_) => Err(Errno::EINVAL),
             };
             if !waits {
@@ -353,7 +358,7 @@ pub(super) fn shut_down(file: &OpenFile, how: u32) -> Result<usize> {
     }
     match of(file)?.side() {
         Side::Host(host) => host.shutdown(how)?,
-        Side::Loopback(own) => own.shutdown(how)?,
+        Side::Guest(own) => own.shutdown(how)?,
         Side::Here(unix) => unix.shutdown(how)?,
     }
     Ok(0)
@@ -364,7 +369,7 @@ fn name(thread: &Thread, fd: Fd, addr: Va, length: Va, of_peer: bool) -> Result<
     let name = match &of(&file)?.family {
         Family::Unix(unix) => unix.name(of_peer)?,
         Family::Host(host) => host.name(of_peer)?,
-        Family::Loopback(own) => own.name(of_peer)?,
+        Family::Guest(own) => own.name(of_peer)?,
     };
     if addr.0 == 0 {
         return Err(Errno::EFAULT);

@@ -45,7 +45,7 @@ pub fn getsockopt(
     let bytes: Vec<u8> = match (timeout_of(level, option), socket.side()) {
         (Some(direction), _) => TimeVal::from_ns(socket.timeout_ns(direction)).as_bytes().to_vec(),
         (None, Side::Here(unix)) => unix.option(level, option)?,
-        (None, Side::Loopback(own)) => own.option(level, option)?,
+        (None, Side::Guest(own)) => own.option(level, option)?,
         // Nobody: the peer is not of this container.
         (None, Side::Host(host))
             if (level, option) == (SOL_SOCKET, SO_PEERCRED) && host.domain() != AF_UNIX =>
@@ -93,8 +93,11 @@ pub fn setsockopt(
     mm.read_bytes(value, &mut bytes)?;
     match socket.side() {
         Side::Here(unix) => unix.set_option(thread, level, option, &bytes)?,
-        Side::Loopback(own) => own.set_option(thread, level, option, &bytes)?,
+        Side::Guest(own) => own.set_option(thread, level, option, &bytes)?,
         Side::Host(host) => {
+            if let Some(outcome) = host.set_membership((level, option), &bytes) {
+                return outcome.map(|()| 0);
+            }
             let caps = thread.creds().host_caps();
             sockopt::check_set(level as i32, option as i32, &bytes, caps).map_err(refused)?;
             let is_tied =

@@ -12,12 +12,13 @@ use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use linux_raw_sys::general::{CAP_SYS_ADMIN, S_IFDIR, S_IFREG};
+use linux_raw_sys::general::{CAP_NET_ADMIN, CAP_SYS_ADMIN, S_IFDIR, S_IFREG};
 
 use crate::errno::{Errno, Result};
 use crate::fs::synth::{Dir, Node};
 use crate::fs::{lease, mount, notify};
 use crate::ipc::aio;
+use crate::namespace::NetNamespace;
 use crate::random;
 use crate::sync::{Mutex, mutex};
 use crate::task::{coredump, current};
@@ -29,6 +30,8 @@ enum Value {
     /// Numbers that can be written, as many as there are, each between these: they are this, until
     /// they are set.
     Numbers(&'static str, RangeInclusive<u64>),
+    /// The same, in network namespaces that programs made; in the container's it is always this.
+    Inside(&'static str, RangeInclusive<u64>),
     /// A number between these that is kept elsewhere.
     Kept(&'static AtomicU64, RangeInclusive<u64>),
     /// What the first gives; the second sets it.
@@ -41,7 +44,12 @@ enum Value {
     Name(fn(&UtsNamespace) -> String, fn(&UtsNamespace, String)),
 }
 
-use Value::{Fixed as F, Kept as K, Made as M, Name, Numbers as N, Text as T};
+use Value::{Fixed as F, Inside as I, Kept as K, Made as M, Name, Numbers as N, Text as T};
+
+/// Whether a network namespace passes on what is for others, of IPv4 and of IPv6.
+pub const IP_FORWARD: &str = "net/ipv4/ip_forward";
+/// See [`IP_FORWARD`].
+pub const IP6_FORWARD: &str = "net/ipv6/conf/all/forwarding";
 
 /// The largest value of a C int.
 const INT: u64 = i32::MAX as u64;
@@ -111,7 +119,7 @@ const SETTINGS: &[(&str, Value)] = &[
     ("net/core/somaxconn", N("4096", 0..=INT)),
     ("net/core/wmem_default", F("212992")),
     ("net/core/wmem_max", N("212992", 4608..=INT)),
-    ("net/ipv4/ip_forward", F("0")),
+    (IP_FORWARD, I("0", 0..=1)),
     ("net/ipv4/ip_local_port_range", F("32768\t60999")),
     ("net/ipv4/ip_unprivileged_port_start", N("1024", 0..=65535)),
     ("net/ipv4/ping_group_range", N("1\t0", 0..=u32::MAX as u64 - 1)),
@@ -130,6 +138,7 @@ const SETTINGS: &[(&str, Value)] = &[
     ("net/ipv4/tcp_wmem", F("4096\t16384\t4194304")),
     ("net/ipv6/bindv6only", F("0")),
     ("net/ipv6/conf/all/disable_ipv6", F("0")),
+    (IP6_FORWARD, I("0", 0..=1)),
     ("net/ipv6/conf/default/disable_ipv6", F("0")),
     ("net/unix/max_dgram_qlen", N("10", 0..=INT)),
     ("user/max_user_namespaces", T(most_user_namespaces, set_most_user_namespaces)),
@@ -147,8 +156,8 @@ const SETTINGS: &[(&str, Value)] = &[
     ("vm/vfs_cache_pressure", F("100")),
 ];
 
-/// Values that were set: by the number of the IPC namespace, if it has them of its own (else 0),
-/// and their path.
+/// Values that were set: by the number of the IPC or network namespace, if it has them of its own
+/// (else 0), and their path.
 static SET: Mutex<BTreeMap<(u64, String), Vec<u8>>> = mutex(BTreeMap::new());
 
 /// The settings that each IPC namespace has of its own (ipc_namespaces(7)).
@@ -159,12 +168,28 @@ fn is_of_ipc(path: &str) -> bool {
 
 /// Where a value of the setting is kept.
 fn key_of(path: &str) -> (u64, String) {
-    let namespace = if is_of_ipc(path) { current::ipc_namespace() } else { 0 };
+    let namespace = if is_of_ipc(path) {
+        current::ipc_namespace()
+    } else if is_of_network(path) {
+        network().map_or(0, |network| network.number)
+    } else {
+        0
+    };
     (namespace, path.to_string())
 }
 
-/// An IPC namespace has ended: what was set in it goes.
-pub fn ipc_namespace_ended(namespace: u64) {
+fn is_of_network(path: &str) -> bool {
+    path.starts_with("net/")
+}
+
+/// The network namespace of who asks, if a program made it.
+fn network() -> Option<Arc<NetNamespace>> {
+    let network = current::get()?.namespaces().net.clone();
+    (!network.is_initial()).then_some(network)
+}
+
+/// An IPC or network namespace has ended: what was set in it goes.
+pub fn namespace_ended(namespace: u64) {
     SET.lock().retain(|(number, _), _| *number != namespace);
 }
 
@@ -200,6 +225,7 @@ fn write(path: &str, value: &str) -> Result {
     match SETTINGS.iter().find(|(p, _)| *p == path).map(|(_, value)| value) {
         None => Err(Errno::ENOENT),
         Some(Value::Fixed(_) | Value::Made(_)) => Err(Errno::EPERM),
+        Some(Value::Inside(..)) if network().is_none() => Err(Errno::EPERM),
         Some(Value::Name(_, set)) => {
             // As proc_dostring does: one line, as long as uname(2) can report.
             let line = value.split('\n').next().unwrap_or_default();
@@ -218,7 +244,7 @@ fn write(path: &str, value: &str) -> Result {
             number.store(new, Relaxed);
             Ok(())
         }
-        Some(Value::Numbers(default, range)) => {
+        Some(Value::Numbers(default, range) | Value::Inside(default, range)) => {
             let text = with_new_numbers(value, &numbers(path), default, range)?;
             SET.lock().insert(key_of(path), text.into_bytes());
             Ok(())
@@ -324,7 +350,9 @@ fn read(path: &str) -> Result<Vec<u8>> {
         (Some(Value::Made(make)), _) => make().into_bytes(),
         (Some(Value::Name(name, _)), _) => name(&uts()).into_bytes(),
         (_, Some(set)) => set,
-        (Some(Value::Numbers(text, _) | Value::Fixed(text)), None) => text.as_bytes().to_vec(),
+        (Some(Value::Numbers(text, _) | Value::Inside(text, _) | Value::Fixed(text)), None) => {
+            text.as_bytes().to_vec()
+        }
         (None, None) => return Err(Errno::ENOENT),
     };
     value.push(b'\n');
@@ -338,6 +366,18 @@ pub fn numbers(path: &str) -> Vec<u64> {
     words.map(str::parse).collect::<core::result::Result<_, _>>().unwrap_or_default()
 }
 
+/// True if a network namespace, by its number, passes on what is for others.
+pub fn forwards(namespace: u64, is_six: bool) -> bool {
+    let path = if is_six { IP6_FORWARD } else { IP_FORWARD };
+    SET.lock().get(&(namespace, path.to_string())).is_some_and(|value| value == b"1")
+}
+
+/// Has it do so.
+#[cfg(test)]
+pub fn set_forwards(namespace: u64) {
+    SET.lock().insert((namespace, IP_FORWARD.to_string()), b"1".to_vec());
+}
+
 /// The number that a setting of the list holds now; if somebody wrote there what is no number,
 /// `otherwise`.
 pub fn number(path: &str, otherwise: u64) -> u64 {
@@ -346,10 +386,8 @@ pub fn number(path: &str, otherwise: u64) -> u64 {
 
 fn setting(path: String) -> Node {
     let value = SETTINGS.iter().find(|(p, _)| *p == path).map(|(_, value)| value);
-    if !matches!(
-        value,
-        Some(Value::Numbers(..) | Value::Kept(..) | Value::Text(..) | Value::Name(..))
-    ) {
+    let is_fixed = matches!(value, None | Some(Value::Fixed(_) | Value::Made(_)));
+    if is_fixed || matches!(value, Some(Value::Inside(..))) && network().is_none() {
         return Node::File(0o444, Box::new(move |_| read(&path)), None);
     }
     let target = path.clone();
@@ -357,7 +395,11 @@ fn setting(path: String) -> Node {
         0o644,
         Box::new(move |_| read(&path)),
         Some(Box::new(move |thread, bytes| {
-            if !thread.creds().capable(CAP_SYS_ADMIN) {
+            let creds = thread.creds();
+            let administers = |network: Arc<NetNamespace>| {
+                is_of_network(&target) && creds.capable_in(&network.user, CAP_NET_ADMIN)
+            };
+            if !creds.capable(CAP_SYS_ADMIN) && !network().is_some_and(administers) {
                 return Err(Errno::EPERM);
             }
             let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;

@@ -9,10 +9,12 @@ use super::names::{self, Name};
 use super::{UnixSocket, UnixState};
 use crate::account;
 use crate::errno::Result;
+use crate::namespace::NetNamespace;
 use crate::sync::{Mutex, mutex};
+use crate::task::current;
 
-/// By inode number.
-static ALL: Mutex<BTreeMap<u64, Weak<UnixSocket>>> = mutex(BTreeMap::new());
+/// By inode number, with the network namespace in which each was made.
+static ALL: Mutex<BTreeMap<u64, (u64, Weak<UnixSocket>)>> = mutex(BTreeMap::new());
 
 /// Of what is told of a socket its name, a line's text, and others that wait there, in bytes.
 const HEAP_BYTES: u64 = 256;
@@ -60,9 +62,16 @@ impl Listed {
     }
 }
 
+/// The number of the network namespace of the thread that the kernel works for.
+fn namespace() -> u64 {
+    let namespace = current::get().map(|thread| thread.namespaces().net.clone());
+    namespace.unwrap_or_else(NetNamespace::initial).number
+}
+
 /// Enters a new socket.
 pub fn add(socket: &Arc<UnixSocket>) {
-    ALL.lock().insert(socket.number(), Arc::downgrade(socket));
+    let namespace = namespace();
+    ALL.lock().insert(socket.number(), (namespace, Arc::downgrade(socket)));
 }
 
 /// It is gone.
@@ -70,14 +79,16 @@ pub fn forget(number: u64) {
     ALL.lock().remove(&number);
 }
 
-/// Those that are open, with those that have yet to be accepted. ENOMEM: there may be as many as
+/// Those of the namespace that are open, with those that have yet to be accepted. ENOMEM: there may be as many as
 /// memory allows.
 fn every() -> Result<Vec<Listed>> {
+    let namespace = namespace();
     let sockets = {
         let all = ALL.lock();
         account::ask(all.len() as u64 * HEAP_BYTES)?;
         let mut sockets = account::vec_for(all.len())?;
-        sockets.extend(all.values().filter_map(Weak::upgrade));
+        let own = all.values().filter(|(number, _)| *number == namespace);
+        sockets.extend(own.filter_map(|(_, socket)| socket.upgrade()));
         sockets
     };
     let mut listed = account::vec_for(sockets.len())?;
@@ -94,7 +105,9 @@ pub fn all() -> Result<Vec<Listed>> {
 
 /// The one of this number.
 pub fn find(number: u64) -> Option<Listed> {
-    let socket = ALL.lock().get(&number).and_then(Weak::upgrade)?;
+    let namespace = namespace();
+    let (of, socket) = ALL.lock().get(&number).cloned()?;
+    let socket = socket.upgrade().filter(|_| of == namespace)?;
     socket.listed().filter(|socket| socket.inode != 0)
 }
 

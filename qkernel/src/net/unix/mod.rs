@@ -20,8 +20,8 @@ use linux_raw_sys::net::{AF_INET, SOCK_DGRAM, SOCK_STREAM};
 use qlib::Va;
 
 use super::HostSocket;
-use super::loopback::interface;
-use super::loopback::ioctl::ioctl;
+use super::guest::ioctl::ioctl;
+use super::guest::network;
 use super::message::{self, Credentials};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::Attributes;
@@ -182,12 +182,6 @@ impl UnixSocket {
             state.peer = Some(Arc::downgrade(peer));
             state.is_connected = true;
         }
-    }
-
-    /// Nothing more is received, of which the other side does not learn.
-    pub fn stop_reading(&self) {
-        self.state.lock().read_shut = true;
-        self.wake_all();
     }
 
     /// The next call of the other side of a connection fails.
@@ -492,7 +486,7 @@ impl UnixSocket {
             SIOCOUTQ => self.state.lock().outgoing_bytes,
             // The interfaces are asked for by sockets of any family.
             _ if message::is_interface_ioctl(command) => {
-                if let Some((namespace, own)) = interface::current() {
+                if let Some((namespace, own)) = network::current() {
                     return ioctl((&namespace, &own), caller, command, argument);
                 }
                 return HostSocket::new(AF_INET, SOCK_DGRAM, 0)?.ioctl(caller, command, argument);

@@ -96,6 +96,22 @@ impl UnixSocket {
         self.state.lock().options.receive_bytes
     }
 
+    /// SO_LINGER: the seconds that it is set to, if it is on.
+    pub fn lingers_for(&self) -> Option<u32> {
+        let [is_on, seconds] = self.state.lock().options.linger;
+        (is_on != 0).then_some(seconds as u32)
+    }
+
+    /// Has the sizes of another one's buffers.
+    pub fn take_buffers_of(&self, other: &UnixSocket) {
+        let (send, receive) = {
+            let options = &other.state.lock().options;
+            (options.send_bytes, options.receive_bytes)
+        };
+        let options = &mut self.state.lock().options;
+        (options.send_bytes, options.receive_bytes) = (send, receive);
+    }
+
     /// SO_RCVLOWAT.
     pub fn low_water(&self) -> usize {
         self.state.lock().options.low_water

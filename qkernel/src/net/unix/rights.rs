@@ -44,7 +44,7 @@ pub fn forget_holder(at: usize) {
 fn unix_of(file: &OpenFile) -> Option<&Arc<UnixSocket>> {
     match &file.downcast::<Socket>()?.family {
         Family::Unix(socket) => Some(socket),
-        Family::Host(_) | Family::Loopback(_) => None,
+        Family::Host(_) | Family::Guest(_) => None,
     }
 }
 

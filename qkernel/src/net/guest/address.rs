@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use linux_raw_sys::net::{AF_INET, AF_INET6};
+use linux_raw_sys::net::{AF_INET, AF_INET6, AF_UNSPEC};
 
 use crate::errno::{Errno, Result};
 use crate::net::address::family;
@@ -34,6 +34,20 @@ pub fn parse(domain: u32, bytes: &[u8]) -> Result<SocketAddr> {
         None => IpAddr::from([bytes[4], bytes[5], bytes[6], bytes[7]]),
     };
     Ok(SocketAddr::new(ip, port))
+}
+
+/// The same for a datagram: one of no family is of IPv4 to a socket of that, and one of IPv6 may
+/// send to IPv4 (udp(7), ipv6(7)).
+pub fn parse_datagram(domain: u32, bytes: &[u8]) -> Result<SocketAddr> {
+    match (domain, family(bytes)?) {
+        (AF_INET, AF_UNSPEC) if bytes.len() >= IN => {
+            let mut four = bytes.to_vec();
+            four[..2].copy_from_slice(&(AF_INET as u16).to_ne_bytes());
+            parse(AF_INET, &four)
+        }
+        (AF_INET6, AF_INET) => parse(AF_INET, bytes),
+        _ => parse(domain, bytes),
+    }
 }
 
 /// The address as a socket of the family `domain` tells it.

@@ -1,4 +1,5 @@
-//! Internet sockets that reach only each other: what streams and datagrams have in common.
+//! Internet sockets of network namespaces that programs made: what streams, datagrams and those of
+//! ICMP have in common.
 
 use alloc::collections::BTreeMap;
 use alloc::collections::VecDeque;
@@ -8,15 +9,18 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use linux_raw_sys::general::CAP_NET_BIND_SERVICE;
 use linux_raw_sys::ioctl::FIONREAD;
-use linux_raw_sys::net::{AF_INET, AF_INET6, AF_UNSPEC, SOCK_DGRAM, SOCK_STREAM};
+use linux_raw_sys::net::{
+    AF_INET, AF_INET6, AF_UNSPEC, MSG_ERRQUEUE, SOCK_DGRAM, SOCK_RAW, SOCK_STREAM,
+};
 use qlib::Va;
 
 use super::address;
 use super::datagram::Datagrams;
-use super::interface::{self, Interface};
 use super::ioctl;
+use super::network::{self, Network};
 use super::options::Options;
-use super::ports::{Claim, Ports};
+use super::path::Path;
+use super::ports::{Claim, Ports, Shares};
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
@@ -30,10 +34,17 @@ use crate::net::unix::UnixSocket;
 use crate::sync::{Mutex, mutex};
 use crate::wait::{PollMask, WaitQueue};
 
-const TCP: u32 = 6;
-const UDP: u32 = 17;
+/// IPPROTO_ICMP, IPPROTO_TCP, IPPROTO_UDP, IPPROTO_ICMPV6.
+pub(super) const ICMP: u32 = 1;
+pub(super) const TCP: u32 = 6;
+pub(super) const UDP: u32 = 17;
+pub(super) const ICMP6: u32 = 58;
+/// Protocols of raw sockets have ports of their own: all have this one, which nobody asks for.
+pub(super) const RAW: u32 = 0x100;
+/// See [`RAW`].
+pub(super) const RAW_PORT: u16 = 1;
 
-type SharedPorts = Arc<Mutex<Ports<LoopbackSocket>>>;
+type SharedPorts = Arc<Mutex<Ports<GuestSocket>>>;
 
 /// The ports of each namespace, by its number.
 static PORTS: Mutex<BTreeMap<u64, SharedPorts>> = mutex(BTreeMap::new());
@@ -44,10 +55,15 @@ pub(super) fn forget(number: u64) {
     drop(gone);
 }
 
+/// The ports of the namespace of this number.
+pub(super) fn ports_of(number: u64) -> SharedPorts {
+    PORTS.lock().entry(number).or_default().clone()
+}
+
 /// The bound sockets of a protocol in a namespace.
-pub(super) fn all(namespace: &NetNamespace, kind: u32) -> Vec<Arc<LoopbackSocket>> {
-    let ports = PORTS.lock().get(&namespace.number).cloned();
-    ports.map_or_else(Vec::new, |ports| ports.lock().all(kind))
+pub(super) fn all(number: u64, protocol: u32) -> Vec<Arc<GuestSocket>> {
+    let ports = PORTS.lock().get(&number).cloned();
+    ports.map_or_else(Vec::new, |ports| ports.lock().all(protocol))
 }
 
 /// What a socket does.
@@ -72,23 +88,29 @@ pub(super) enum Role {
 pub(super) struct Listener {
     pub backlog: usize,
     /// Those that accept(2) may take.
-    pub pending: VecDeque<Arc<LoopbackSocket>>,
+    pub pending: VecDeque<Arc<GuestSocket>>,
     /// Those for which there was no room.
-    pub waiting: VecDeque<Weak<LoopbackSocket>>,
+    pub waiting: VecDeque<Weak<GuestSocket>>,
 }
 
 #[derive(Default)]
 pub(super) struct State {
     pub local: Option<SocketAddr>,
+    /// What bind(2) was given.
+    pub asked: Option<SocketAddr>,
     pub remote: Option<SocketAddr>,
+    /// Of a connection, the number of the namespace at its other end.
+    pub peer_network: u64,
     pub role: Role,
     /// To be reported by the next call, and by SO_ERROR.
     pub error: Option<Errno>,
     pub options: Options,
     pub datagrams: Datagrams,
-    /// shutdown(2); whether a stream is read from, its bytes' sockets know.
+    /// shutdown(2).
     pub read_shut: bool,
     pub write_shut: bool,
+    /// Of a connection: a call has told that the other end is gone.
+    pub is_told_of_end: bool,
 }
 
 impl State {
@@ -98,58 +120,69 @@ impl State {
     }
 }
 
-/// An internet socket of a network namespace that has nothing but its loopback interface.
-pub struct LoopbackSocket {
+/// An internet socket of a network namespace that a program made.
+pub struct GuestSocket {
     pub(super) domain: u32,
     pub(super) kind: u32,
+    /// IPPROTO_*; of a raw socket with [`RAW`].
+    pub(super) protocol: u32,
     pub(super) namespace: Arc<NetNamespace>,
-    pub(super) interface: Arc<Interface>,
+    pub(super) network: Arc<Network>,
     pub(super) ports: SharedPorts,
     pub(super) state: Mutex<State>,
     pub(super) queue: Arc<WaitQueue>,
     /// What a connection's bytes go through. Of datagrams only its options are used.
     pub(super) data: Arc<UnixSocket>,
-    pub(super) me: Weak<LoopbackSocket>,
+    pub(super) me: Weak<GuestSocket>,
 }
 
-impl LoopbackSocket {
+impl GuestSocket {
     /// socket(2) of AF_INET or AF_INET6 in a namespace. ESOCKTNOSUPPORT and EPROTONOSUPPORT for
-    /// other than TCP and UDP.
+    /// other than TCP, UDP and ICMP.
     pub fn new(
         namespace: &Arc<NetNamespace>,
         domain: u32,
         kind: u32,
         protocol: u32,
     ) -> Result<Arc<Self>> {
-        match (kind, protocol) {
-            (SOCK_STREAM, 0 | TCP) | (SOCK_DGRAM, 0 | UDP) => {}
-            (SOCK_STREAM | SOCK_DGRAM, _) => return Err(Errno::EPROTONOSUPPORT),
+        let of_icmp = if domain == AF_INET { ICMP } else { ICMP6 };
+        let protocol = match (kind, protocol) {
+            (SOCK_STREAM, 0 | TCP) => TCP,
+            (SOCK_DGRAM, 0 | UDP) => UDP,
+            (SOCK_DGRAM, protocol) if protocol == of_icmp => protocol,
+            (SOCK_RAW, protocol) if protocol == of_icmp => protocol | RAW,
+            (SOCK_STREAM | SOCK_DGRAM | SOCK_RAW, _) => return Err(Errno::EPROTONOSUPPORT),
             _ => return Err(Errno::ESOCKTNOSUPPORT),
+        };
+        let network = network::of(namespace).ok_or(Errno::EAFNOSUPPORT)?;
+        let (namespace, state) = (namespace.clone(), State::default());
+        let socket = Self::with((domain, kind, protocol), namespace, network, state);
+        if kind == SOCK_RAW {
+            socket.bind_to(address::unspecified(domain), RAW_PORT)?;
         }
-        let interface = interface::of(namespace).ok_or(Errno::EAFNOSUPPORT)?;
-        let ports = PORTS.lock().entry(namespace.number).or_default().clone();
-        Ok(Self::with((domain, kind), namespace.clone(), interface, ports, State::default()))
+        Ok(socket)
     }
 
     /// The side of a connection that accept(2) gives.
     pub(super) fn served(&self, state: State) -> Arc<Self> {
-        let (namespace, interface) = (self.namespace.clone(), self.interface.clone());
-        Self::with((self.domain, self.kind), namespace, interface, self.ports.clone(), state)
+        let (namespace, network) = (self.namespace.clone(), self.network.clone());
+        Self::with((self.domain, self.kind, self.protocol), namespace, network, state)
     }
 
     fn with(
-        (domain, kind): (u32, u32),
+        (domain, kind, protocol): (u32, u32, u32),
         namespace: Arc<NetNamespace>,
-        interface: Arc<Interface>,
-        ports: SharedPorts,
+        network: Arc<Network>,
         state: State,
     ) -> Arc<Self> {
         let queue = Arc::new(WaitQueue::new());
-        Arc::new_cyclic(|me| LoopbackSocket {
+        let ports = ports_of(network.number);
+        Arc::new_cyclic(|me| GuestSocket {
             domain,
             kind,
+            protocol,
             namespace,
-            interface,
+            network,
             ports,
             state: Mutex::new(state),
             data: UnixSocket::unnamed(kind, queue.clone()),
@@ -161,6 +194,11 @@ impl LoopbackSocket {
     /// True if it is a SOCK_STREAM socket.
     pub fn is_stream(&self) -> bool {
         self.kind == SOCK_STREAM
+    }
+
+    /// SO_RCVLOWAT: the bytes that a reader waits for.
+    pub fn low_water(&self) -> usize {
+        if self.is_stream() { self.data.low_water() } else { 1 }
     }
 
     /// What notifies of readiness.
@@ -193,10 +231,23 @@ impl LoopbackSocket {
     // ---- names ----
 
     /// What it claims of its port at this address. `listens`: connections are to come there.
-    fn claim(&self, ip: IpAddr, listens: bool) -> Claim {
+    pub(super) fn claim(&self, ip: IpAddr, listens: bool) -> Claim {
+        let uid = self.attributes().uid;
         let options = &self.state.lock().options;
         let is_dual = self.domain == AF_INET6 && !options.is_v6_only;
-        Claim { ip, is_dual, shares: options.shares(listens) }
+        let all_hear = Shares { address: true, ..Shares::default() };
+        let shares = if self.is_raw() { all_hear } else { options.shares(listens, uid) };
+        Claim { ip, is_dual, shares }
+    }
+
+    /// True if it is a SOCK_RAW socket.
+    pub(super) fn is_raw(&self) -> bool {
+        self.kind == SOCK_RAW
+    }
+
+    /// True if it is one of ICMP.
+    pub(super) fn is_of_icmp(&self) -> bool {
+        matches!(self.protocol & !RAW, ICMP | ICMP6)
     }
 
     fn check_version(&self, ip: IpAddr, errno: Errno) -> Result {
@@ -219,11 +270,15 @@ impl LoopbackSocket {
         };
         let (ip, port) = (asked.ip(), asked.port());
         self.check_version(ip, Errno::EINVAL)?;
-        if !ip.is_unspecified() && !self.interface.has(ip) {
+        if !ip.is_unspecified() && self.network.local(ip).is_none() {
             return Err(Errno::EADDRNOTAVAIL);
+        }
+        if self.is_raw() {
+            return self.rebind(ip);
         }
         let first_unprivileged = sys::number("net/ipv4/ip_unprivileged_port_start", 1024);
         if port != 0
+            && !self.is_of_icmp()
             && u64::from(port) < first_unprivileged
             && !creds.capable_in(&self.namespace.user, CAP_NET_BIND_SERVICE)
         {
@@ -232,13 +287,37 @@ impl LoopbackSocket {
         if self.state.lock().local.is_some() {
             return Err(Errno::EINVAL);
         }
-        self.bind_to(ip, port)
+        self.bind_to(ip, port)?;
+        let mut state = self.state.lock();
+        state.asked = state.local;
+        Ok(())
+    }
+
+    /// Goes back to what bind(2) gave it, after a connection that came to nothing or is no more.
+    pub(super) fn unbind(&self) {
+        let gone = {
+            let mut state = self.state.lock();
+            let gone = state.local.filter(|_| state.asked.is_none());
+            state.local = state.asked;
+            gone
+        };
+        if let Some(gone) = gone {
+            self.ports.lock().release((self.protocol, gone.port()), &self.me);
+        }
     }
 
     fn bind_to(&self, ip: IpAddr, port: u16) -> Result {
         let claim = self.claim(ip, false);
-        let port = self.ports.lock().bind(self.kind, port, claim, &self.me)?;
+        let port = self.ports.lock().bind(self.protocol, port, claim, &self.me)?;
         self.state.lock().local = Some(SocketAddr::new(ip, port));
+        Ok(())
+    }
+
+    /// Of a raw socket: it hears what comes to this address alone.
+    fn rebind(&self, ip: IpAddr) -> Result {
+        let claim = self.claim(ip, false);
+        self.ports.lock().change((self.protocol, RAW_PORT), &self.me, claim)?;
+        self.state.lock().local = Some(SocketAddr::new(ip, RAW_PORT));
         Ok(())
     }
 
@@ -254,12 +333,12 @@ impl LoopbackSocket {
     pub(super) fn claim_connections(&self) -> Result {
         let Some(local) = self.state.lock().local else { return Err(Errno::EINVAL) };
         let claim = self.claim(local.ip(), true);
-        self.ports.lock().change((self.kind, local.port()), &self.me, claim)
+        self.ports.lock().change((self.protocol, local.port()), &self.me, claim)
     }
 
-    /// Where an address of connect(2) or sendto(2) is, and where what it is sent comes from.
-    /// ENETUNREACH.
-    pub(super) fn route(&self, mut to: SocketAddr) -> Result<(SocketAddr, IpAddr)> {
+    /// Where an address of connect(2) or sendto(2) is, and the way there. ENETUNREACH,
+    /// EHOSTUNREACH.
+    pub(super) fn route(&self, mut to: SocketAddr) -> Result<(SocketAddr, Path)> {
         // No address stands for this machine.
         if to.ip().is_unspecified() {
             to.set_ip(match to.ip() {
@@ -268,8 +347,13 @@ impl LoopbackSocket {
             });
         }
         self.check_version(to.ip(), Errno::ENETUNREACH)?;
-        let source = self.interface.source_for(to.ip())?;
-        Ok((to, source))
+        // What has an address of IPv6 does not speak IPv4.
+        let own = self.state.lock().local.map(|local| local.ip());
+        if to.is_ipv4() && own.is_some_and(|ip| ip.is_ipv6() && !ip.is_unspecified()) {
+            return Err(Errno::ENETUNREACH);
+        }
+        let path = self.network.path(to.ip())?;
+        Ok((to, path))
     }
 
     /// Its address as what it sends to `source`'s network has it.
@@ -285,10 +369,13 @@ impl LoopbackSocket {
         let state = self.state.lock();
         let nothing = SocketAddr::new(address::unspecified(self.domain), 0);
         let is_connected = !self.is_stream() || matches!(state.role, Role::Connected { .. });
-        let name = match of_peer {
+        let mut name = match of_peer {
             true => state.remote.filter(|_| is_connected).ok_or(Errno::ENOTCONN)?,
             false => state.local.unwrap_or(nothing),
         };
+        if self.is_raw() {
+            name.set_port(0);
+        }
         Ok(address::to_bytes(self.domain, name))
     }
 
@@ -309,10 +396,11 @@ impl LoopbackSocket {
         }
         if address::family_is(address, AF_UNSPEC) {
             self.state.lock().remote = None;
+            self.unbind();
             return Ok(());
         }
-        let (to, source) = self.route(address::parse(self.domain, address)?)?;
-        let local = self.local_for(source)?;
+        let (to, path) = self.route(address::parse(self.domain, address)?)?;
+        let local = self.local_for(path.source)?;
         let mut state = self.state.lock();
         (state.local, state.remote) = (Some(local), Some(to));
         Ok(())
@@ -320,17 +408,19 @@ impl LoopbackSocket {
 
     /// sendmsg(2), without waiting. EAGAIN.
     pub fn send(&self, buffer: &mut IoBuffer<'_>, flags: u32, to: &[u8]) -> Result<usize> {
-        let sent = if self.is_stream() {
-            self.send_stream(buffer, flags)
-        } else {
-            self.send_datagram(buffer, flags, to)
-        }?;
-        self.interface.count(sent);
-        Ok(sent)
+        match (self.is_stream(), self.is_of_icmp()) {
+            (true, _) => self.send_stream(buffer, flags),
+            (false, true) => self.send_echo(buffer, flags, to),
+            (false, false) => self.send_datagram(buffer, flags, to),
+        }
     }
 
     /// recvmsg(2), without waiting. EAGAIN.
     pub fn receive(&self, buffer: &mut IoBuffer<'_>, flags: u32) -> Result<Received> {
+        if flags & MSG_ERRQUEUE != 0 {
+            // Nothing is lost that would be told of there.
+            return Err(Errno::EAGAIN);
+        }
         if self.is_stream() {
             self.receive_stream(buffer, flags)
         } else {
@@ -364,11 +454,13 @@ impl LoopbackSocket {
         };
         drop(datagrams);
         if let Some(local) = local {
-            // Of a connection that was accepted the port is the listener's.
-            self.ports.lock().release((self.kind, local.port()), &self.me);
+            self.ports.lock().release((self.protocol, local.port()), &self.me);
         }
         if let Role::Listens(listener) = role {
             listener.end();
+        }
+        if self.resets_at_close() {
+            self.data.fail_peer(Errno::ECONNRESET);
         }
         self.data.close();
         self.wake_all();
@@ -393,7 +485,7 @@ impl LoopbackSocket {
             SIOCOUTQ if !self.is_stream() => 0,
             FIONREAD | SIOCOUTQ => return self.data.ioctl(caller, command, argument),
             _ if is_interface_ioctl(command) => {
-                let place = (&*self.namespace, &*self.interface);
+                let place = (&*self.namespace, &self.network);
                 return ioctl::ioctl(place, caller, command, argument);
             }
             _ => return Err(Errno::ENOTTY),

@@ -1,19 +1,24 @@
-//! Connections over a loopback interface: TCP as programs see it where nothing is lost or delayed.
+//! Connections: TCP as programs see it where nothing is lost or delayed.
 //! The bytes of a connection go through a pair of sockets as those of AF_UNIX do.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linux_raw_sys::net::AF_UNSPEC;
+use linux_raw_sys::net::{AF_UNSPEC, MSG_TRUNC};
 
 use super::address::{self, family_is};
-use super::socket::{Listener, LoopbackSocket, Role, State};
+use super::path::Path;
+use super::ports::choose;
+use super::socket::{GuestSocket, Listener, Role, State, ports_of};
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
 use crate::net::message::{Control, Received};
 use crate::net::unix::{UnixSocket, max_backlog};
 use crate::wait::PollMask;
+
+/// The most bytes that are thrown away by one recv(2) with MSG_TRUNC.
+const MOST_DISCARDED: usize = 64 << 10;
 
 impl Listener {
     /// Nobody will accept these.
@@ -41,7 +46,7 @@ impl Listener {
     }
 }
 
-impl LoopbackSocket {
+impl GuestSocket {
     /// listen(2).
     pub fn listen(&self, backlog: u32) -> Result {
         if !self.is_stream() {
@@ -54,6 +59,8 @@ impl LoopbackSocket {
                 Role::Idle => {}
                 Role::Listens(listener) => {
                     listener.backlog = backlog;
+                    drop(state);
+                    self.let_in();
                     return Ok(());
                 }
                 _ => return Err(Errno::EINVAL),
@@ -67,7 +74,7 @@ impl LoopbackSocket {
     }
 
     /// accept(2), without waiting: the new socket, and its peer's address. EAGAIN.
-    pub fn accept(&self) -> Result<(Arc<LoopbackSocket>, Vec<u8>)> {
+    pub fn accept(&self) -> Result<(Arc<GuestSocket>, Vec<u8>)> {
         if !self.is_stream() {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -118,17 +125,32 @@ impl LoopbackSocket {
         if family_is(bytes, AF_UNSPEC) {
             return Ok(());
         }
-        let (to, source) = self.route(address::parse(self.domain, bytes)?)?;
-        let local = self.local_for(source).map_err(|error| match error {
+        let outcome = self.begin(bytes);
+        if !matches!(outcome, Ok(()) | Err(Errno::EINPROGRESS)) {
+            self.unbind();
+        }
+        outcome
+    }
+
+    /// Begins a connection to an address.
+    fn begin(&self, bytes: &[u8]) -> Result {
+        let (to, path) = self.route(address::parse(self.domain, bytes)?)?;
+        let local = self.local_for(path.source).map_err(|error| match error {
             Errno::EADDRINUSE => Errno::EADDRNOTAVAIL,
             other => other,
         })?;
-        let candidates = self.ports.lock().at(self.kind, to);
-        let listener =
-            candidates.into_iter().find(|one| one.listens()).ok_or(Errno::ECONNREFUSED)?;
+        // What Linux would try for minutes is told at once: nobody answers.
+        let there = path.arrives.as_ref().ok_or(Errno::EHOSTUNREACH)?;
+        if !there.reaches(local.ip(), &self.network) {
+            return Err(Errno::EHOSTUNREACH);
+        }
+        let candidates = ports_of(there.number).lock().at(self.protocol, to);
+        let listener = choose(candidates, (local, to), |one| one.listens().then_some(0));
+        let listener = listener.ok_or(Errno::ECONNREFUSED)?;
         {
             let mut state = self.state.lock();
             (state.local, state.remote) = (Some(local), Some(to));
+            state.peer_network = there.number;
         }
         let me = self.me.upgrade().ok_or(Errno::EINVAL)?;
         let has_room = {
@@ -149,7 +171,7 @@ impl LoopbackSocket {
     }
 
     /// Has a connection with a listener that has room. `is_told`: connect(2) tells of it.
-    fn meet(&self, listener: &Arc<LoopbackSocket>, is_told: bool) {
+    fn meet(&self, listener: &Arc<GuestSocket>, is_told: bool) {
         let (local, remote) = {
             let state = self.state.lock();
             (state.local, state.remote)
@@ -158,10 +180,16 @@ impl LoopbackSocket {
         let served = listener.served(State {
             local: remote,
             remote: local,
+            peer_network: self.network.number,
             role: Role::Connected { is_told: true },
             options,
             ..State::default()
         });
+        if let Some(local) = remote {
+            let (key, claim) = ((served.protocol, local.port()), served.claim(local.ip(), false));
+            served.ports.lock().add_connection(key, claim, &served.me);
+        }
+        served.data.take_buffers_of(&listener.data);
         UnixSocket::join(&self.data, &served.data);
         if let Role::Listens(known) = &mut listener.state.lock().role {
             known.pending.push_back(served);
@@ -184,12 +212,56 @@ impl LoopbackSocket {
 
     pub(super) fn send_stream(&self, buffer: &mut IoBuffer<'_>, flags: u32) -> Result<usize> {
         self.check_connected(Errno::EPIPE)?;
-        self.data.send(buffer, flags, None, &mut Control::default())
+        let path = self.way_to_peer()?;
+        let asked = buffer.remaining();
+        let sent = match self.data.send(buffer, flags, None, &mut Control::default()) {
+            // That the other end is gone is learned by sending to it: what is lost is that once.
+            Err(Errno::EPIPE) if !self.knows_its_end() => {
+                buffer.advance(asked);
+                asked
+            }
+            outcome => outcome?,
+        };
+        path.count(sent);
+        Ok(sent)
+    }
+
+    /// True if sending is over by its own doing, or it has been told that nobody hears it, which it
+    /// is from now on.
+    fn knows_its_end(&self) -> bool {
+        let mut state = self.state.lock();
+        state.write_shut || core::mem::replace(&mut state.is_told_of_end, true)
+    }
+
+    /// True if the other side is to learn that what it may have sent was not taken: SO_LINGER with
+    /// no time.
+    pub(super) fn resets_at_close(&self) -> bool {
+        self.is_stream() && self.data.lingers_for() == Some(0)
+    }
+
+    /// The way to the other end. EHOSTUNREACH while there is none: what Linux would send again and
+    /// again is told at once.
+    fn way_to_peer(&self) -> Result<Path> {
+        let (remote, number) = {
+            let state = self.state.lock();
+            (state.remote.ok_or(Errno::EPIPE)?, state.peer_network)
+        };
+        let path = self.network.path(remote.ip()).map_err(|_| Errno::EHOSTUNREACH)?;
+        let is_there = path.arrives.as_ref().is_some_and(|network| network.number == number);
+        is_there.then_some(path).ok_or(Errno::EHOSTUNREACH)
     }
 
     pub(super) fn receive_stream(&self, buffer: &mut IoBuffer<'_>, flags: u32) -> Result<Received> {
         self.check_connected(Errno::ENOTCONN)?;
-        self.data.receive(buffer, flags)
+        if flags & MSG_TRUNC != 0 {
+            // What is read is thrown away (tcp(7)).
+            let mut space = alloc::vec![0; buffer.remaining().min(MOST_DISCARDED)];
+            return self.data.receive(&mut IoBuffer::kernel(&mut space), flags & !MSG_TRUNC);
+        }
+        match self.data.receive(buffer, flags) {
+            Err(Errno::EAGAIN) if self.state.lock().read_shut => Ok(Received::default()),
+            outcome => outcome,
+        }
     }
 
     pub(super) fn shut_stream(&self, how: u32) -> Result {
@@ -198,6 +270,7 @@ impl LoopbackSocket {
             match &mut state.role {
                 Role::Connected { .. } => {
                     state.write_shut |= how != 0;
+                    state.read_shut |= how != 1;
                     None
                 }
                 Role::Listens(_) if how == 1 => return Ok(()),
@@ -211,33 +284,37 @@ impl LoopbackSocket {
         };
         match (listener, how) {
             (Some(listener), _) => listener.end(),
-            // The other side does not learn that nobody reads.
-            (None, 0) => self.data.stop_reading(),
-            (None, how) => self.data.shutdown(how)?,
+            // The other side does not learn that nobody reads, and what it sends can be read.
+            (None, 0) => {}
+            (None, _) => self.data.shutdown(1)?,
         }
         self.wake_all();
         Ok(())
     }
 
     pub(super) fn poll_stream(&self) -> PollMask {
-        let write_shut = {
+        let (read_shut, write_shut) = {
             let state = self.state.lock();
             match &state.role {
                 Role::Listens(listener) if listener.pending.is_empty() => return PollMask::empty(),
                 Role::Listens(_) => return PollMask::READ,
                 Role::Idle => return PollMask::WRITE | PollMask::HUP,
                 Role::Connecting => return PollMask::empty(),
-                Role::Connected { .. } => state.write_shut,
+                Role::Connected { .. } => (state.read_shut, state.write_shut),
             }
         };
         let mut mask = self.data.poll();
-        // Each direction ends for itself.
-        mask.set(PollMask::HUP, write_shut && mask.contains(PollMask::RDHUP));
+        if read_shut {
+            mask |= PollMask::READ | PollMask::RDHUP;
+        }
+        // Each direction ends for itself, and a reset ends both.
+        let is_reset = mask.contains(PollMask::ERR);
+        mask.set(PollMask::HUP, is_reset || write_shut && mask.contains(PollMask::RDHUP));
         mask
     }
 
     /// Connections of listeners that accept(2) has yet to take, as of /proc/net/tcp.
-    pub(super) fn pending(&self) -> VecDeque<Arc<LoopbackSocket>> {
+    pub(super) fn pending(&self) -> VecDeque<Arc<GuestSocket>> {
         match &self.state.lock().role {
             Role::Listens(listener) => listener.pending.clone(),
             _ => VecDeque::new(),

@@ -1,17 +1,19 @@
-//! Datagrams over a loopback interface: UDP. As on Linux a datagram that finds no room is lost, and
+//! Datagrams: UDP, and what sockets of ICMP receive. As on Linux a datagram that finds no room is lost, and
 //! one that finds nobody is told to its sender later, if that is connected.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use linux_raw_sys::net::{MSG_OOB, MSG_PEEK, MSG_TRUNC};
 
 use super::address;
-use super::socket::LoopbackSocket;
+use super::ports::choose;
+use super::socket::{GuestSocket, ports_of};
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
 use crate::net::message::Received;
+use crate::time;
 use crate::wait::PollMask;
 
 /// The longest: what an IPv4 packet has room for.
@@ -20,9 +22,30 @@ const MAX_BYTES: usize = 65507;
 const OVERHEAD: usize = 576;
 
 /// One datagram.
-struct Datagram {
-    from: SocketAddr,
-    bytes: Vec<u8>,
+pub(super) struct Datagram {
+    pub from: SocketAddr,
+    pub bytes: Vec<u8>,
+    /// When it came, in nanoseconds of CLOCK_REALTIME.
+    pub came_ns: u64,
+    /// The gateways that it passed.
+    pub gateways: u8,
+    /// Where it went to.
+    pub to: IpAddr,
+    /// The number of the interface by which it came.
+    pub index: u32,
+}
+
+/// How a message came.
+#[derive(Clone, Copy)]
+pub(super) struct Arrival {
+    /// From whom, and to what address.
+    pub from: SocketAddr,
+    /// See [`Arrival::from`].
+    pub to: IpAddr,
+    /// The gateways that it passed.
+    pub gateways: u8,
+    /// The number of the interface.
+    pub index: u32,
 }
 
 /// Those that wait to be received.
@@ -55,7 +78,7 @@ impl Datagrams {
     }
 }
 
-impl LoopbackSocket {
+impl GuestSocket {
     pub(super) fn send_datagram(
         &self,
         buffer: &mut IoBuffer<'_>,
@@ -79,19 +102,24 @@ impl LoopbackSocket {
         }
         let to = match to {
             [] => connected.ok_or(Errno::EDESTADDRREQ)?,
-            given => address::parse(self.domain, given)?,
+            given => address::parse_datagram(self.domain, given)?,
         };
-        let (to, source) = self.route(to)?;
+        let (to, path) = self.route(to)?;
         if to.port() == 0 {
             return Err(Errno::EINVAL);
         }
-        let from = self.local_for(source)?;
+        let from = self.local_for(path.source)?;
         let bytes = buffer.take_message()?;
-        let candidates = self.ports.lock().at(self.kind, to);
+        path.count(length);
+        let Some(there) = &path.arrives else { return Ok(length) };
+        let candidates = ports_of(there.number).lock().at(self.protocol, to);
         // Who has chosen this sender comes before those who hear everybody.
-        let hear = candidates.iter().filter(|one| one.remote().is_none_or(|remote| remote == from));
-        match hear.min_by_key(|one| one.remote().is_none()) {
-            Some(receiver) => receiver.deliver(Datagram { from, bytes }),
+        let rank = |one: &GuestSocket| match one.remote() {
+            Some(remote) => (remote == from).then_some(0),
+            None => Some(1),
+        };
+        match choose(candidates, (from, to), rank) {
+            Some(receiver) => receiver.deliver(path.arrival(from, to.ip()), bytes),
             None if connected == Some(to) => {
                 self.state.lock().error = Some(Errno::ECONNREFUSED);
                 self.queue.wake(PollMask::ALWAYS);
@@ -101,11 +129,14 @@ impl LoopbackSocket {
         Ok(length)
     }
 
-    fn remote(&self) -> Option<SocketAddr> {
+    pub(super) fn remote(&self) -> Option<SocketAddr> {
         self.state.lock().remote
     }
 
-    fn deliver(&self, datagram: Datagram) {
+    /// A message came. Without room it is lost.
+    pub(super) fn deliver(&self, arrival: Arrival, bytes: Vec<u8>) {
+        let Arrival { from, to, gateways, index } = arrival;
+        let datagram = Datagram { from, bytes, came_ns: time::realtime_ns(), gateways, to, index };
         let most = self.data.receive_bytes();
         {
             let mut state = self.state.lock();
@@ -130,13 +161,17 @@ impl LoopbackSocket {
             let mut state = self.state.lock();
             state.report()?;
             let first = state.datagrams.all.front();
-            match first.map(|first| (first.from, first.bytes.clone())) {
+            let options = &state.options;
+            let take = |first: &Datagram| {
+                (first.from, options.control(self.domain, first), first.bytes.clone())
+            };
+            match first.map(take) {
                 Some(first) => first,
                 None if state.read_shut => return Ok(Received::default()),
                 None => return Err(Errno::EAGAIN),
             }
         };
-        let (from, bytes) = first;
+        let (from, control, bytes) = first;
         let copied = buffer.put(&bytes)?;
         if flags & MSG_PEEK == 0 {
             self.state.lock().datagrams.pop();
@@ -144,6 +179,7 @@ impl LoopbackSocket {
         Ok(Received {
             bytes: if flags & MSG_TRUNC != 0 { bytes.len() } else { copied },
             address: address::to_bytes(self.domain, from),
+            control,
             flags: if copied < bytes.len() { MSG_TRUNC } else { 0 },
             ..Received::default()
         })

@@ -1,0 +1,356 @@
+//! The network of a network namespace: its interfaces and its routes.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::interface::{Assigned, Interface, Kind, LO, LO_INDEX, NAME_BYTES};
+use super::routes::{Protocol, Route, Routes};
+use crate::errno::{Errno, Result};
+use crate::fs::proc::sys;
+use crate::namespace::NetNamespace;
+use crate::sync::{Mutex, mutex};
+use crate::task::current;
+
+/// The most interfaces that one may have.
+const MOST_LINKS: usize = 4096;
+
+/// By the numbers of their namespaces, from when somebody first asks.
+static ALL: Mutex<BTreeMap<u64, Arc<Network>>> = mutex(BTreeMap::new());
+
+/// What becomes of a network.
+pub enum Event {
+    /// An interface is there, or has changed.
+    Link(Arc<Interface>),
+    /// It has gone.
+    NoLink(Arc<Interface>),
+    /// An interface has an address.
+    Address(Arc<Interface>, Assigned),
+    /// It has lost it.
+    NoAddress(Arc<Interface>, Assigned),
+    /// A route is there.
+    Route(Route),
+    /// It has gone.
+    NoRoute(Route),
+}
+
+/// Somebody who asked to be told of what becomes of a network.
+pub trait Watch: Send + Sync {
+    /// True if nobody listens any more.
+    fn is_over(&self) -> bool;
+
+    /// Tells of it.
+    fn tell(&self, network: &Network, event: &Event);
+}
+
+#[derive(Default)]
+struct Links {
+    all: BTreeMap<u32, Arc<Interface>>,
+    last_index: u32,
+}
+
+impl Links {
+    fn has(&self, name: &[u8]) -> bool {
+        self.all.values().any(|link| link.name() == name)
+    }
+}
+
+/// The network of a namespace.
+pub struct Network {
+    /// The number of its namespace.
+    pub number: u64,
+    links: Mutex<Links>,
+    pub(super) routes: Mutex<Routes>,
+    watches: Mutex<Vec<Arc<dyn Watch>>>,
+    /// Other namespaces that a link leads to: their places are their numbers here.
+    known: Mutex<Vec<u64>>,
+}
+
+/// That of a namespace; `None` for the container's, whose interfaces are the host's.
+pub fn of(namespace: &NetNamespace) -> Option<Arc<Network>> {
+    if namespace.is_initial() {
+        return None;
+    }
+    let known = ALL.lock().get(&namespace.number).cloned();
+    Some(known.unwrap_or_else(|| {
+        let network = Network::new(namespace.number);
+        ALL.lock().insert(namespace.number, network.clone());
+        network
+    }))
+}
+
+/// That of the thread which the kernel works for, with its namespace.
+pub fn current() -> Option<(Arc<NetNamespace>, Arc<Network>)> {
+    let namespace = current::get()?.namespaces().net.clone();
+    let network = of(&namespace)?;
+    Some((namespace, network))
+}
+
+/// Nobody is in the network namespace of this number any more, and it has no sockets: its
+/// interfaces go, and so do those that they are pairs with.
+pub fn namespace_ended(number: u64) {
+    sys::namespace_ended(number);
+    let gone = ALL.lock().remove(&number);
+    let Some(gone) = gone else { return };
+    for link in gone.links() {
+        if let Some(peer) = link.peer() {
+            peer.network().into_iter().for_each(|network| network.take(&peer));
+        }
+    }
+}
+
+impl Network {
+    /// One with a loopback interface that is down.
+    pub(super) fn new(number: u64) -> Arc<Self> {
+        let network = Arc::new(Network {
+            number,
+            links: Mutex::default(),
+            routes: Mutex::default(),
+            watches: Mutex::default(),
+            known: Mutex::default(),
+        });
+        let lo = Interface::new(Kind::Loopback, [0; 6]);
+        lo.settle(&network, LO_INDEX, LO.to_vec());
+        let mut links = network.links.lock();
+        links.all.insert(LO_INDEX, lo);
+        links.last_index = LO_INDEX;
+        drop(links);
+        network
+    }
+
+    // ---- interfaces ----
+
+    /// Its interfaces, by number.
+    pub fn links(&self) -> Vec<Arc<Interface>> {
+        self.links.lock().all.values().cloned().collect()
+    }
+
+    /// That of a number. ENODEV.
+    pub fn link(&self, index: u32) -> Result<Arc<Interface>> {
+        self.links.lock().all.get(&index).cloned().ok_or(Errno::ENODEV)
+    }
+
+    /// That of a name. ENODEV.
+    pub fn named(&self, name: &[u8]) -> Result<Arc<Interface>> {
+        let links = self.links.lock();
+        links.all.values().find(|link| link.name() == name).cloned().ok_or(Errno::ENODEV)
+    }
+
+    /// Takes an interface in, under `name`, which may have a %d for the first number that is free.
+    /// EEXIST, EINVAL for no name, ENOSPC with too many.
+    pub(super) fn put(self: &Arc<Self>, link: &Arc<Interface>, name: &[u8]) -> Result {
+        let name = self.free_name(name)?;
+        let index = {
+            let mut links = self.links.lock();
+            if links.all.len() >= MOST_LINKS {
+                return Err(Errno::ENOSPC);
+            }
+            // One that comes from elsewhere keeps its number where that is free.
+            let own = link.index();
+            let is_free = own != 0 && !links.all.contains_key(&own);
+            let index = if is_free { own } else { links.last_index.wrapping_add(1).max(2) };
+            links.last_index = links.last_index.max(index);
+            links.all.insert(index, link.clone());
+            index
+        };
+        link.settle(self, index, name);
+        self.tell(&Event::Link(link.clone()));
+        Ok(())
+    }
+
+    /// Gives an interface of it another name. EEXIST, EINVAL.
+    pub(super) fn rename(&self, link: &Arc<Interface>, name: &[u8]) -> Result {
+        if link.name() != name {
+            link.rename(self.free_name(name)?);
+            self.tell(&Event::Link(link.clone()));
+        }
+        Ok(())
+    }
+
+    fn free_name(&self, asked: &[u8]) -> Result<Vec<u8>> {
+        let is_name = |name: &[u8]| {
+            let is_plain = |byte: &u8| !byte.is_ascii_whitespace() && !b"/:".contains(byte);
+            !matches!(name, b"" | b"." | b"..")
+                && name.len() < NAME_BYTES
+                && name.iter().all(is_plain)
+        };
+        let name = match asked.strip_suffix(b"%d") {
+            None => asked.to_vec(),
+            Some(first) => {
+                let name = |n: usize| [first, format!("{n}").as_bytes()].concat();
+                let links = self.links.lock();
+                let taken: alloc::collections::BTreeSet<_> =
+                    links.all.values().map(|link| link.name()).collect();
+                (0..).map(name).find(|name| !taken.contains(name)).ok_or(Errno::ENFILE)?
+            }
+        };
+        if !is_name(&name) {
+            return Err(Errno::EINVAL);
+        }
+        if self.links.lock().has(&name) { Err(Errno::EEXIST) } else { Ok(name) }
+    }
+
+    /// Takes an interface out of it, with its addresses and routes.
+    pub(super) fn take(self: &Arc<Self>, link: &Arc<Interface>) {
+        self.set_up(link, false);
+        link.detach();
+        let index = link.index();
+        self.routes.lock().retain(|route| route.index != index);
+        link.retain(|_| false);
+        self.links.lock().all.remove(&index);
+        self.tell(&Event::NoLink(link.clone()));
+    }
+
+    /// Ends an interface, and the other one of its pair. EOPNOTSUPP for the loopback interface.
+    pub(super) fn delete(self: &Arc<Self>, link: &Arc<Interface>) -> Result {
+        if link.kind == Kind::Loopback {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if let Some(peer) = link.peer() {
+            peer.network().into_iter().for_each(|network| network.take(&peer));
+        }
+        self.take(link);
+        Ok(())
+    }
+
+    /// Has an interface of it go to another one. EINVAL for the loopback interface, EEXIST.
+    pub(super) fn give(self: &Arc<Self>, link: &Arc<Interface>, to: &Arc<Network>) -> Result {
+        if link.kind == Kind::Loopback {
+            return Err(Errno::EINVAL);
+        }
+        if Arc::ptr_eq(self, to) {
+            return Ok(());
+        }
+        let name = link.name();
+        to.free_name(&name)?;
+        self.take(link);
+        to.put(link, &name)
+    }
+
+    /// Brings an interface up, when the loopback interface gets the addresses that it has as a rule
+    /// and all get the routes of their networks; or down, when those of IPv6 and all routes go.
+    pub fn set_up(self: &Arc<Self>, link: &Arc<Interface>, is_up: bool) {
+        if !link.store_up(is_up) {
+            return;
+        }
+        if !is_up {
+            let index = link.index();
+            self.routes.lock().retain(|route| route.index != index);
+            link.retain(|one| one.ip.is_ipv4());
+        } else {
+            if link.kind == Kind::Loopback {
+                let has_four = link.addresses().iter().any(|one| one.ip.is_ipv4());
+                if !has_four {
+                    // Both are addresses that one may have.
+                    let _: Result = link.add(Assigned::new(Ipv4Addr::LOCALHOST.into(), 8));
+                }
+                let _: Result = link.add(Assigned::new(Ipv6Addr::LOCALHOST.into(), 128));
+            }
+            link.addresses().into_iter().for_each(|one| self.add_route_of(link, one));
+        }
+        self.tell(&Event::Link(link.clone()));
+        // Its pair has a carrier now, or none.
+        if let Some(peer) = link.peer() {
+            let network = peer.network().filter(|_| peer.is_up());
+            network.into_iter().for_each(|network| network.tell(&Event::Link(peer.clone())));
+        }
+    }
+
+    fn add_route_of(&self, link: &Arc<Interface>, one: Assigned) {
+        if let Some(route) = Route::of_network(link, one) {
+            // Another address of the same network has it already, or there are too many.
+            let _: Result = self.routes.lock().add(route);
+        }
+    }
+
+    /// Gives an interface of it an address, with the route to its network. EEXIST, EINVAL, ENOBUFS.
+    pub(super) fn add_address(&self, link: &Arc<Interface>, one: Assigned) -> Result {
+        link.add(one)?;
+        if link.is_up() {
+            self.add_route_of(link, one);
+        }
+        self.tell(&Event::Address(link.clone(), one));
+        Ok(())
+    }
+
+    /// Takes an address from an interface of it, with the route. EADDRNOTAVAIL.
+    pub(super) fn remove_address(&self, link: &Arc<Interface>, one: Assigned) -> Result {
+        let gone = link.remove(one)?;
+        {
+            let mut routes = self.routes.lock();
+            if let Some(own) = Route::of_network(link, gone) {
+                routes.retain(|route| !(route.is_same(&own) && route.protocol == Protocol::KERNEL));
+            }
+            routes.retain(|route| route.source != Some(gone.ip) || route.index != link.index());
+        }
+        // What else is in that network goes on to have the route.
+        link.addresses()
+            .into_iter()
+            .filter(|other| link.is_up() && other.has_in_network(gone.ip))
+            .for_each(|other| self.add_route_of(link, other));
+        self.tell(&Event::NoAddress(link.clone(), gone));
+        Ok(())
+    }
+
+    // ---- where things go ----
+
+    /// The address of its own by which what comes to `ip` is for it.
+    pub fn local(&self, ip: IpAddr) -> Option<IpAddr> {
+        self.links.lock().all.values().find_map(|link| link.address_for(ip))
+    }
+
+    /// The address that stands for `link` to others of the family of `ip`: one of the network of
+    /// `ip` before another.
+    pub(super) fn source_of(&self, link: &Interface, ip: IpAddr) -> Option<IpAddr> {
+        let mut own = link.addresses();
+        own.retain(|one| one.ip.is_ipv4() == ip.is_ipv4());
+        let near = own.iter().find(|one| one.has_in_network(ip)).or(own.first());
+        let others = || {
+            let mut all = self.links().into_iter().filter(|other| other.kind != Kind::Loopback);
+            all.find_map(|other| {
+                let same = |one: &Assigned| one.ip.is_ipv4() == ip.is_ipv4();
+                other.addresses().into_iter().find(same).map(|one| one.ip)
+            })
+        };
+        near.map(|one| one.ip).or_else(others)
+    }
+
+    /// True if what arrives for others of the family of `ip` goes on.
+    pub fn forwards(&self, ip: IpAddr) -> bool {
+        sys::forwards(self.number, ip.is_ipv6())
+    }
+
+    /// The number that another namespace has in this one (IFLA_LINK_NETNSID).
+    pub(super) fn number_of(&self, other: &Network) -> u32 {
+        self.known_number_of(other).unwrap_or_else(|| {
+            let mut known = self.known.lock();
+            known.push(other.number);
+            (known.len() - 1) as u32
+        })
+    }
+
+    /// The number that it has, if it has one.
+    pub(super) fn known_number_of(&self, other: &Network) -> Option<u32> {
+        let place = self.known.lock().iter().position(|number| *number == other.number);
+        place.map(|place| place as u32)
+    }
+
+    /// Has somebody be told of what becomes of it.
+    pub(super) fn watch(&self, watch: Arc<dyn Watch>) {
+        let mut watches = self.watches.lock();
+        let (over, mut going): (Vec<_>, Vec<_>) =
+            core::mem::take(&mut *watches).into_iter().partition(|one| one.is_over());
+        going.push(watch);
+        *watches = going;
+        drop(watches);
+        drop(over);
+    }
+
+    /// Tells those that asked for it what has become of it.
+    pub(super) fn tell(&self, event: &Event) {
+        let watches = self.watches.lock().clone();
+        watches.iter().for_each(|watch| watch.tell(self, event));
+    }
+}
