@@ -10,11 +10,13 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 use serde::{Deserialize, Serialize};
 
 use super::directory::{
-    FILES, MANIFEST, MAX_LAYERS, PACKED, at, check_free, draft, layer, make_new, open,
+    FILES, MANIFEST, MAX_LAYERS, PACKED, at, check_free, draft, layer, link, make_new, open,
 };
 use super::files::Files;
 use super::seal::{Key, NONCE, Opening, Sealing};
@@ -60,19 +62,9 @@ pub struct How {
 /// # Errors
 /// With nothing left of it.
 pub fn pack(from: &Files, to: &Path, how: &How) -> Result<()> {
-    let beside = to.join(draft(PACKED));
     let is_new = make_new(to)?;
     check_free(to)?;
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600);
-    let file = options.open(&beside).with_context(|| format!("making {}", beside.display()));
-    let written = file.and_then(|file| {
-        let written = write(from, file, how).and_then(|()| fs::rename(&beside, to.join(PACKED)));
-        written.inspect_err(|_| {
-            fs::remove_file(&beside).ok();
-        })?;
-        Ok(())
-    });
+    let written = write_at(from, to, how);
     written
         .inspect_err(|_| {
             if is_new {
@@ -82,7 +74,33 @@ pub fn pack(from: &Files, to: &Path, how: &How) -> Result<()> {
         .with_context(|| format!("writing the image to {}", to.display()))
 }
 
-fn write(from: &Files, to: File, how: &How) -> io::Result<()> {
+/// Writes the file, which has no name until it is whole: who is killed leaves nothing. Where the
+/// file system has no such files it has a name that says so.
+fn write_at(from: &Files, to: &Path, how: &How) -> Result<()> {
+    let mode = Mode::RUSR | Mode::WUSR;
+    let nameless = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    match rustix::fs::openat(CWD, to, nameless, mode) {
+        Ok(file) => {
+            let file = File::from(file);
+            write(from, &file, how)?;
+            return Ok(link(&file, &to.join(PACKED))?);
+        }
+        // What Linux says for file systems that have none, and before it knew of them.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let beside = to.join(draft(PACKED));
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let file = options.open(&beside).with_context(|| format!("making {}", beside.display()))?;
+    let written = write(from, &file, how).and_then(|()| fs::rename(&beside, to.join(PACKED)));
+    written.inspect_err(|_| {
+        fs::remove_file(&beside).ok();
+    })?;
+    Ok(())
+}
+
+fn write(from: &Files, to: &File, how: &How) -> io::Result<()> {
     let mut nonce = [0; NONCE];
     let mut flags = 0;
     if how.compress {
