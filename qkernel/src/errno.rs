@@ -60,6 +60,8 @@ impl Errno {
     pub const ERESTARTNOMEM: Errno = Errno(600);
     /// Internal: a lease stands in the way of who opens a file ([`crate::fs::lease`]).
     pub const ELEASED: Errno = Errno(601);
+    /// Internal: somebody was asked whether a file may be opened or read ([`crate::fs::ask`]).
+    pub const EASKED: Errno = Errno(602);
 
     /// What %rax of a system call says.
     pub fn check(value: i64) -> Result<usize> {

@@ -312,6 +312,8 @@ pub struct OpenFile {
     pub path: Option<Location>,
     /// It is a regular file.
     claim: Option<Claim>,
+    /// Nobody is told what is done with it (FMODE_NONOTIFY).
+    is_unseen: bool,
     /// Who has to know when it is gone, by [`CloseHook::id`].
     pub close_hooks: Mutex<BTreeMap<usize, Arc<dyn CloseHook>>>,
 }
@@ -334,6 +336,26 @@ impl OpenFile {
         path: Option<Location>,
         claim: Option<Claim>,
     ) -> Arc<Self> {
+        Self::make(ops, flags, path, claim, false)
+    }
+
+    /// As [`OpenFile::claimed`], of one for who watches files: nobody is told what is done with it.
+    pub fn unseen(
+        ops: Arc<dyn FileOps>,
+        flags: u32,
+        path: Location,
+        claim: Option<Claim>,
+    ) -> Arc<Self> {
+        Self::make(ops, flags, Some(path), claim, true)
+    }
+
+    fn make(
+        ops: Arc<dyn FileOps>,
+        flags: u32,
+        path: Option<Location>,
+        claim: Option<Claim>,
+        is_unseen: bool,
+    ) -> Arc<Self> {
         if let (Some(place), true) = (&path, claim.as_ref().is_some_and(Claim::writes)) {
             place.mount.begin_writing();
         }
@@ -344,6 +366,7 @@ impl OpenFile {
             telling: Mutex::default(),
             path,
             claim,
+            is_unseen,
             close_hooks: Mutex::default(),
         })
     }
@@ -376,6 +399,11 @@ impl OpenFile {
     /// True if it was opened for writing.
     pub fn is_writable(&self) -> bool {
         self.flags() & O_PATH == 0 && matches!(self.flags() & O_ACCMODE, O_WRONLY | O_RDWR)
+    }
+
+    /// True if nobody is told what is done with it.
+    pub fn is_unseen(&self) -> bool {
+        self.is_unseen
     }
 
     /// The operations as a concrete kind.

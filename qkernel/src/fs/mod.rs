@@ -1,6 +1,7 @@
 //! Files: what an open file is, descriptors, the tree of names, and (in the modules) the file
 //! systems.
 
+pub mod ask;
 pub mod attr;
 pub mod busy;
 pub mod caller;
@@ -13,8 +14,10 @@ pub mod disk;
 pub mod dnotify;
 pub mod fdtable;
 pub mod file;
+pub mod handle;
 pub mod hostfs;
 pub mod inode;
+pub mod inotify;
 pub mod landlock;
 pub mod lease;
 pub mod location;

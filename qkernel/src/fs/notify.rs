@@ -1,397 +1,285 @@
-//! inotify(7): what happens to files, of which those who watch them are notified. Only what goes
-//! through this kernel is seen.
+//! Where it is told what happens to files: those who watch them by inotify(7), by F_NOTIFY of
+//! fcntl(2) or by fanotify(7) learn it from here. Only what goes through this kernel is seen.
 
-use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::any::Any;
 
 use linux_raw_sys::general::{
-    IN_ALL_EVENTS, IN_ATTRIB, IN_CREATE, IN_DELETE, IN_DELETE_SELF, IN_DONT_FOLLOW, IN_EXCL_UNLINK,
-    IN_IGNORED, IN_ISDIR, IN_MASK_ADD, IN_MASK_CREATE, IN_MOVE_SELF, IN_MOVED_FROM, IN_MOVED_TO,
-    IN_ONESHOT, IN_ONLYDIR, IN_Q_OVERFLOW,
+    IN_ATTRIB, IN_CREATE, IN_DELETE, IN_DELETE_SELF, IN_ISDIR, IN_MOVE_SELF, IN_MOVED_FROM,
+    IN_MOVED_TO,
 };
-use linux_raw_sys::ioctl::FIONREAD;
-use qlib::Va;
 
+use super::ask::Question;
+use super::busy::Id;
 use super::dentry::Dentry;
-use super::{FileOps, Location, OpenFile, Tells, dnotify};
-use crate::account;
-use crate::errno::{Errno, Result};
-use crate::fs::Caller;
-use crate::io::IoBuffer;
+use super::mount::Mount;
+use super::{Location, OpenFile, dnotify, inotify};
 use crate::sync::{Mutex, mutex};
-use crate::wait::{PollMask, WaitQueue};
 
-/// fs.inotify.max_queued_events.
-const MAX_EVENTS: usize = 16384;
-/// fs.inotify.max_user_instances.
-pub const MAX_INSTANCES: usize = 128;
+/// Events besides those of inotify(7), with the values of fanotify(7): a file is opened to be
+/// executed.
+pub const OPEN_EXEC: u32 = 0x1000;
+/// A name became another one.
+pub const RENAME: u32 = 0x1000_0000;
 
-/// fs.inotify.max_user_watches: as on Linux, a hundredth of memory at 1 KiB each, at least 8192;
-/// here 65,536 at most.
-pub fn max_watches() -> usize {
-    (crate::account::memory_bytes() / 100 / 1024).clamp(8192, 65_536) as usize
+/// A file, and a name of it.
+#[derive(Clone, Copy)]
+pub struct Object<'a> {
+    /// Which file.
+    pub id: Id,
+    /// The name.
+    pub dentry: &'a Arc<Dentry>,
 }
 
-/// Which file: device and inode number.
-type Id = (u64, u64);
-
-struct Watch {
-    id: Id,
-    mask: u32,
-    /// Keeps the name known, so that the number is not used again.
-    dentry: Arc<Dentry>,
+/// A name in a directory.
+#[derive(Clone, Copy)]
+pub struct Entry<'a> {
+    /// The directory.
+    pub directory: Object<'a>,
+    /// The name.
+    pub name: &'a [u8],
 }
 
-struct Event {
-    wd: i32,
-    mask: u32,
-    cookie: u32,
-    name: Vec<u8>,
+/// Something that happened, as fanotify(7) sees it.
+#[derive(Clone, Copy)]
+pub struct Happening<'a> {
+    /// What: IN_* and the events above, or what permission is asked for.
+    pub mask: u32,
+    /// It happened to this. `None`: nobody knows which file that was.
+    pub object: Option<Object<'a>>,
+    /// That is a directory.
+    pub is_dir: bool,
+    /// Its name, and the directory in which it has that.
+    pub entry: Option<Entry<'a>>,
+    /// It happened to the directory: the name came or went.
+    pub is_of_entry: bool,
+    /// Of [`RENAME`], what the name became.
+    pub to: Option<Entry<'a>>,
+    /// The mount through which somebody has the file open, or is about to.
+    pub mount: Option<&'a Arc<Mount>>,
 }
 
-impl Event {
-    fn len(&self) -> usize {
-        16 + if self.name.is_empty() { 0 } else { (self.name.len() + 1).next_multiple_of(16) }
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        let len = self.len();
-        let mut out = Vec::with_capacity(len);
-        for word in [self.wd as u32, self.mask, self.cookie, (len - 16) as u32] {
-            out.extend_from_slice(&word.to_le_bytes());
-        }
-        out.extend_from_slice(&self.name);
-        out.resize(len, 0);
-        out
-    }
+/// A group of fanotify(7).
+pub trait Listener: Send + Sync {
+    /// Something happened.
+    fn happened(&self, event: &Happening<'_>);
+    /// The file with this number is gone.
+    fn is_gone(&self, id: Id);
+    /// True if `dentry` lives on because it watches file `id`.
+    fn keeps(&self, id: Id, dentry: &Arc<Dentry>) -> bool;
+    /// Among those that are asked for permission, the larger is asked first; 0: it is not asked.
+    fn rank(&self) -> u32;
+    /// Asks for permission; `None` if it does not care.
+    fn ask(&self, event: &Happening<'_>) -> Option<Arc<Question>>;
 }
 
-#[derive(Default)]
-struct InotifyState {
-    watches: BTreeMap<i32, Watch>,
-    /// The watch of each file that is watched.
-    by_id: BTreeMap<Id, i32>,
-    last_wd: i32,
-    events: VecDeque<Event>,
+/// All groups.
+static LISTENERS: Mutex<Vec<Weak<dyn Listener>>> = mutex(Vec::new());
+
+/// Tells `listener` too from now on.
+pub fn listen(listener: Weak<dyn Listener>) {
+    let mut listeners = LISTENERS.lock();
+    listeners.retain(|other| other.strong_count() > 0);
+    listeners.push(listener);
 }
 
-impl InotifyState {
-    /// The watch of a file, and its descriptor.
-    fn watch_of(&self, id: Id) -> Option<(i32, &Watch)> {
-        let wd = *self.by_id.get(&id)?;
-        Some((wd, self.watches.get(&wd)?))
-    }
-
-    fn remove(&mut self, wd: i32) -> Option<Watch> {
-        let watch = self.watches.remove(&wd)?;
-        self.by_id.remove(&watch.id);
-        Some(watch)
-    }
-}
-
-/// An inotify instance.
-pub struct Inotify {
-    /// Whose instance it is, for the limits.
-    uid: u32,
-    state: Mutex<InotifyState>,
-    queue: WaitQueue,
-}
-
-/// All instances.
-static INSTANCES: Mutex<Vec<Weak<Inotify>>> = mutex(Vec::new());
-
-fn id_of(place: &Location) -> Result<Id> {
-    Ok(place.inode().permissions()?.id())
-}
-
-impl Inotify {
-    /// A new instance of a user. EMFILE when the user has as many as may be.
-    pub fn new(uid: u32) -> Result<Arc<Self>> {
-        if Self::all_of(uid).len() >= MAX_INSTANCES {
-            return Err(Errno::EMFILE);
-        }
-        let instance = Arc::new(Inotify { uid, state: Mutex::default(), queue: WaitQueue::new() });
-        let mut instances = INSTANCES.lock();
-        instances.retain(|i| i.strong_count() > 0);
-        instances.push(Arc::downgrade(&instance));
-        drop(instances);
-        Ok(instance)
-    }
-
-    fn all_of(uid: u32) -> Vec<Arc<Inotify>> {
-        let instances = INSTANCES.lock();
-        instances.iter().filter_map(Weak::upgrade).filter(|i| i.uid == uid).collect()
-    }
-
-    /// inotify_add_watch(2): the watch descriptor.
-    pub fn add(&self, place: &Location, mask: u32) -> Result<i32> {
-        let id = id_of(place)?;
-        let all: usize = Self::all_of(self.uid).iter().map(|i| i.state.lock().watches.len()).sum();
-        let mut state = self.state.lock();
-        let kept = mask & (IN_ALL_EVENTS | IN_ONESHOT | IN_EXCL_UNLINK);
-        let known = state.by_id.get(&id).copied();
-        if let Some((wd, watch)) = known.and_then(|wd| Some((wd, state.watches.get_mut(&wd)?))) {
-            if mask & IN_MASK_CREATE != 0 {
-                return Err(Errno::EEXIST);
-            }
-            watch.mask = if mask & IN_MASK_ADD != 0 { watch.mask | kept } else { kept };
-            return Ok(wd);
-        }
-        if all >= max_watches() {
-            return Err(Errno::ENOSPC);
-        }
-        state.last_wd = state.last_wd.checked_add(1).ok_or(Errno::ENOSPC)?;
-        let wd = state.last_wd;
-        state.watches.insert(wd, Watch { id, mask: kept, dentry: place.dentry.clone() });
-        state.by_id.insert(id, wd);
-        Ok(wd)
-    }
-
-    /// inotify_rm_watch(2).
-    pub fn remove(&self, wd: i32) -> Result {
-        let watch = self.state.lock().remove(wd).ok_or(Errno::EINVAL)?;
-        drop(watch);
-        self.push(Event { wd, mask: IN_IGNORED, cookie: 0, name: Vec::new() });
-        Ok(())
-    }
-
-    fn push(&self, event: Event) {
-        {
-            let mut state = self.state.lock();
-            let same = |last: &Event| {
-                (last.wd, last.mask, last.cookie) == (event.wd, event.mask, event.cookie)
-                    && last.name == event.name
-            };
-            if state.events.back().is_some_and(same) {
-                return;
-            }
-            let overflow = Event { wd: -1, mask: IN_Q_OVERFLOW, cookie: 0, name: Vec::new() };
-            match account::room_in(&mut state.events) {
-                Ok(()) if state.events.len() < MAX_EVENTS => state.events.push_back(event),
-                Ok(()) if state.events.back().is_some_and(|last| last.mask == IN_Q_OVERFLOW) => {
-                    return;
-                }
-                Ok(()) => state.events.push_back(overflow),
-                // No memory for one more: the last one is lost too.
-                Err(_) => match state.events.back_mut() {
-                    Some(last) => *last = overflow,
-                    None => return,
-                },
-            }
-        }
-        self.queue.wake(PollMask::READ);
-    }
-
-    /// Something happened to `id`, or to `name` in it.
-    fn notify(&self, id: Id, mask: u32, cookie: u32, name: &[u8]) {
-        let found = {
-            let state = self.state.lock();
-            state
-                .watch_of(id)
-                .map(|(wd, w)| (wd, w.mask))
-                .filter(|(_, m)| m & mask & IN_ALL_EVENTS != 0)
-        };
-        let Some((wd, watched)) = found else { return };
-        self.push(Event { wd, mask, cookie, name: name.to_vec() });
-        if watched & IN_ONESHOT != 0 {
-            // It may have been removed meanwhile.
-            let _ = self.remove(wd);
-        }
-    }
-
-    /// True if the watch of directory `id` is not told of what has no name there any more.
-    fn leaves_out_unlinked(&self, id: Id) -> bool {
-        self.state.lock().watch_of(id).is_some_and(|(_, watch)| watch.mask & IN_EXCL_UNLINK != 0)
-    }
-
-    /// True if a watch of file `id` keeps `dentry`.
-    fn keeps(&self, id: Id, dentry: &Arc<Dentry>) -> bool {
-        self.state.lock().watch_of(id).is_some_and(|(_, watch)| Arc::ptr_eq(&watch.dentry, dentry))
-    }
-
-    /// File `id` is gone, and so is its watch.
-    fn is_gone(&self, id: Id) {
-        self.notify(id, IN_DELETE_SELF, 0, b"");
-        let wd = self.state.lock().by_id.get(&id).copied();
-        if let Some(wd) = wd {
-            // It may have been removed meanwhile.
-            let _ = self.remove(wd);
-        }
-    }
-}
-
-impl FileOps for Inotify {
-    fn held_bytes(&self) -> u64 {
-        const WATCH_BYTES: usize = 320;
-        let state = self.state.lock();
-        // As if all names were as long as the last one: the queue may be long, and this is asked
-        // often when memory is short.
-        let event_bytes =
-            state.events.back().map_or(0, |event| size_of::<Event>() + event.name.capacity());
-        (state.events.len() * event_bytes + state.watches.len() * WATCH_BYTES) as u64
-    }
-
-    fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
-        let mut stored = 0;
-        loop {
-            let next = self.state.lock().events.pop_front();
-            let Some(event) = next else {
-                return if stored > 0 { Ok(stored) } else { Err(Errno::EAGAIN) };
-            };
-            if event.len() > buffer.remaining() {
-                self.state.lock().events.push_front(event);
-                return if stored > 0 { Ok(stored) } else { Err(Errno::EINVAL) };
-            }
-            stored += buffer.put(&event.bytes())?;
-        }
-    }
-
-    fn poll(&self, _file: &OpenFile) -> PollMask {
-        if self.state.lock().events.is_empty() { PollMask::empty() } else { PollMask::READ }
-    }
-
-    fn tells(&self) -> Tells {
-        Tells::Data
-    }
-
-    fn queue(&self) -> Option<&WaitQueue> {
-        Some(&self.queue)
-    }
-
-    fn ioctl(
-        &self,
-        caller: &dyn Caller,
-        _file: &OpenFile,
-        command: u32,
-        argument: u64,
-    ) -> Result<usize> {
-        if command != FIONREAD {
-            return Err(Errno::ENOTTY);
-        }
-        let bytes: usize = self.state.lock().events.iter().map(Event::len).sum();
-        caller.mm().write(Va(argument), &(bytes as i32))?;
-        Ok(0)
-    }
-
-    fn label(&self, _file: &OpenFile) -> Vec<u8> {
-        b"anon_inode:inotify".to_vec()
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
-/// Flags that inotify_add_watch(2) takes besides events.
-pub const ADD_FLAGS: u32 = IN_DONT_FOLLOW
-    | IN_EXCL_UNLINK
-    | IN_MASK_ADD
-    | IN_MASK_CREATE
-    | IN_ONESHOT
-    | IN_ONLYDIR
-    | IN_ALL_EVENTS;
-
-fn instances() -> Vec<Arc<Inotify>> {
-    let list = INSTANCES.lock();
+/// Those that there are.
+pub fn listeners() -> Vec<Arc<dyn Listener>> {
+    let list = LISTENERS.lock();
     if list.is_empty() { Vec::new() } else { list.iter().filter_map(Weak::upgrade).collect() }
+}
+
+/// True if nobody is told of anything.
+fn is_unused() -> bool {
+    let has_listener = LISTENERS.lock().iter().any(|listener| listener.strong_count() > 0);
+    !has_listener && inotify::is_unused() && dnotify::is_unused()
+}
+
+fn id_of(dentry: &Arc<Dentry>) -> Option<Id> {
+    dentry.inode.permissions().ok().map(|attributes| attributes.id())
+}
+
+fn object(dentry: &Arc<Dentry>) -> Option<Object<'_>> {
+    Some(Object { id: id_of(dentry)?, dentry })
+}
+
+fn entry<'a>(directory: &'a Arc<Dentry>, name: &'a [u8]) -> Option<Entry<'a>> {
+    Some(Entry { directory: object(directory)?, name })
+}
+
+fn tell(event: &Happening<'_>) {
+    for listener in listeners() {
+        listener.happened(event);
+    }
+}
+
+/// Has `use_it` see what concerns what lies at `place`, and its directory.
+pub fn with_happening<T>(
+    place: &Location,
+    mask: u32,
+    is_by_mount: bool,
+    use_it: impl FnOnce(&Happening<'_>) -> T,
+) -> T {
+    let (parent, name) = (place.dentry.parent(), place.dentry.name());
+    use_it(&Happening {
+        mask,
+        object: object(&place.dentry),
+        is_dir: place.inode().is_dir(),
+        entry: parent.as_ref().and_then(|parent| entry(parent, &name)),
+        is_of_entry: false,
+        to: None,
+        mount: is_by_mount.then_some(&place.mount),
+    })
 }
 
 /// Something (IN_*) happened to what lies at `place`: notifies its watchers and those of its
 /// directory.
 pub fn event(place: &Location, mask: u32) {
-    let instances = instances();
-    if instances.is_empty() && dnotify::is_unused() {
+    happened(place, mask, false);
+}
+
+/// The same of what somebody has opened there, or has open, so that it counts for its mount too.
+pub fn open_event(place: &Location, mask: u32) {
+    happened(place, mask, true);
+}
+
+fn happened(place: &Location, mask: u32, is_by_mount: bool) {
+    if is_unused() {
         return;
     }
-    let is_dir = if place.inode().is_dir() { IN_ISDIR } else { 0 };
-    let own = id_of(place);
-    let is_unlinked = place.dentry.is_unlinked();
-    let parent = place.dentry.parent();
-    let above = parent.and_then(|p| p.inode.permissions().ok()).map(|a| a.id());
-    for id in above.into_iter().chain(own.ok()) {
-        dnotify::happened(id, mask);
-    }
-    for instance in instances {
-        if let Some(id) = above.filter(|id| !(is_unlinked && instance.leaves_out_unlinked(*id))) {
-            instance.notify(id, mask | is_dir, 0, &place.dentry.name());
+    with_happening(place, mask, is_by_mount, |event| {
+        let own = event.object.map(|object| object.id);
+        let above = event.entry.map(|entry| entry.directory.id);
+        for id in above.into_iter().chain(own) {
+            dnotify::happened(id, mask);
         }
-        if let Ok(id) = own {
-            instance.notify(id, mask | is_dir, 0, b"");
+        let is_unlinked = place.dentry.is_unlinked();
+        let told = mask & !OPEN_EXEC | if event.is_dir { IN_ISDIR } else { 0 };
+        for instance in inotify::instances() {
+            let tells = |id: &Id| !(is_unlinked && instance.leaves_out_unlinked(*id));
+            if let (Some(id), Some(entry)) = (above.filter(tells), event.entry) {
+                instance.notify(id, told, 0, entry.name);
+            }
+            if let Some(id) = own {
+                instance.notify(id, told, 0, b"");
+            }
         }
-    }
+        tell(event);
+    });
 }
 
 /// The same for an open file.
 pub fn file_event(file: &OpenFile, mask: u32) {
-    if let Some(place) = &file.path {
-        event(place, mask);
+    if let Some(place) = file.path.as_ref().filter(|_| !file.is_unseen()) {
+        open_event(place, mask);
     }
 }
 
 /// A name came (IN_CREATE) or went (IN_DELETE) in `directory`.
-pub fn name_event(directory: &Location, name: &[u8], mask: u32, is_dir: bool) {
-    let instances = instances();
-    if instances.is_empty() && dnotify::is_unused() {
+fn name_event(directory: &Location, name: &[u8], mask: u32, child: &Arc<Dentry>) {
+    if is_unused() {
         return;
     }
-    let Ok(id) = id_of(directory) else { return };
-    dnotify::happened(id, mask);
-    for instance in instances {
-        instance.notify(id, mask | if is_dir { IN_ISDIR } else { 0 }, 0, name);
+    let Some(entry) = entry(&directory.dentry, name) else { return };
+    let is_dir = child.inode.is_dir();
+    dnotify::happened(entry.directory.id, mask);
+    for instance in inotify::instances() {
+        let told = mask | if is_dir { IN_ISDIR } else { 0 };
+        instance.notify(entry.directory.id, told, 0, name);
     }
+    tell(&Happening {
+        mask,
+        object: object(child),
+        is_dir,
+        entry: Some(entry),
+        is_of_entry: true,
+        to: None,
+        mount: None,
+    });
 }
 
-/// `name` was made in `directory`.
-pub fn created(directory: &Location, name: &[u8], is_dir: bool) {
-    name_event(directory, name, IN_CREATE, is_dir);
+/// `name` was made in `directory`: it leads to `child`.
+pub fn created(directory: &Location, name: &[u8], child: &Arc<Dentry>) {
+    name_event(directory, name, IN_CREATE, child);
+}
+
+/// Something happened to a file itself, whichever names it has.
+fn self_event(dentry: &Arc<Dentry>, mask: u32) {
+    let is_dir = dentry.inode.is_dir();
+    let event = Happening {
+        mask,
+        object: object(dentry),
+        is_dir,
+        entry: None,
+        is_of_entry: false,
+        to: None,
+        mount: None,
+    };
+    tell(&event);
 }
 
 /// What lies at `place` has one name more, or less. Its directory's watchers hear nothing of that.
 pub fn links_changed(place: &Location) {
-    name_event(place, b"", IN_ATTRIB, false);
+    if is_unused() {
+        return;
+    }
+    let Some(id) = id_of(&place.dentry) else { return };
+    dnotify::happened(id, IN_ATTRIB);
+    for instance in inotify::instances() {
+        instance.notify(id, IN_ATTRIB, 0, b"");
+    }
+    self_event(&place.dentry, IN_ATTRIB);
 }
 
 /// `child` was removed from `directory`.
 pub fn removed(directory: &Location, name: &[u8], child: &Location) {
-    let is_dir = child.inode().is_dir();
-    if !is_dir {
+    if !child.inode().is_dir() {
         links_changed(child);
     }
-    name_event(directory, name, IN_DELETE, is_dir);
+    name_event(directory, name, IN_DELETE, &child.dentry);
     is_gone(child);
 }
 
 /// What lies at `place` is gone if it has no name any more, and nobody has it but the caller: its
 /// watchers are told, and watch nothing from now on.
 pub fn is_gone(place: &Location) {
-    let instances = instances();
-    if instances.is_empty() || !place.dentry.is_unlinked() {
+    if !place.dentry.is_unlinked() {
         return;
     }
-    let Ok(id) = id_of(place) else { return };
+    let (instances, listeners) = (inotify::instances(), listeners());
+    if instances.is_empty() && listeners.is_empty() {
+        return;
+    }
+    let Some(id) = id_of(&place.dentry) else { return };
     let watches = instances.iter().filter(|instance| instance.keeps(id, &place.dentry)).count();
+    let marks = listeners.iter().filter(|listener| listener.keeps(id, &place.dentry)).count();
     let has_name = || place.attributes().is_ok_and(|a| a.nlink > 0);
-    if Arc::strong_count(&place.dentry) > 1 + watches || (!place.inode().is_dir() && has_name()) {
+    if Arc::strong_count(&place.dentry) > 1 + watches + marks
+        || (!place.inode().is_dir() && has_name())
+    {
         return;
     }
     for instance in instances {
         instance.is_gone(id);
     }
+    self_event(&place.dentry, IN_DELETE_SELF);
+    for listener in listeners {
+        listener.is_gone(id);
+    }
 }
 
 /// `child` got another name.
 pub fn moved(from: (&Location, &[u8]), to: (&Location, &[u8]), child: &Location) {
-    let instances = instances();
-    if instances.is_empty() && dnotify::is_unused() {
+    if is_unused() {
         return;
     }
     static COOKIE: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
     let cookie = COOKIE.fetch_add(1, core::sync::atomic::Ordering::Relaxed).wrapping_add(1);
-    let is_dir = if child.inode().is_dir() { IN_ISDIR } else { 0 };
-    let (old, new, own) = (id_of(from.0), id_of(to.0), id_of(child));
-    if let (Ok(old), Ok(new)) = (old, new) {
+    let is_dir = child.inode().is_dir();
+    let ways = [(from, IN_MOVED_FROM), (to, IN_MOVED_TO)]
+        .map(|((directory, name), mask)| (entry(&directory.dentry, name), mask));
+    if let [(Some(old), _), (Some(new), _)] = ways {
+        let (old, new) = (old.directory.id, new.directory.id);
         dnotify::happened(old, dnotify::RENAME);
         if old != new {
             dnotify::happened(new, dnotify::RENAME);
@@ -399,14 +287,31 @@ pub fn moved(from: (&Location, &[u8]), to: (&Location, &[u8]), child: &Location)
         dnotify::happened(old, IN_MOVED_FROM);
         dnotify::happened(new, IN_MOVED_TO);
     }
-    for instance in instances {
-        for (directory, name, mask) in [(old, from.1, IN_MOVED_FROM), (new, to.1, IN_MOVED_TO)] {
-            if let Ok(id) = directory {
-                instance.notify(id, mask | is_dir, cookie, name);
+    let own = object(&child.dentry);
+    for instance in inotify::instances() {
+        for (entry, mask) in ways {
+            if let Some(entry) = entry {
+                let told = mask | if is_dir { IN_ISDIR } else { 0 };
+                instance.notify(entry.directory.id, told, cookie, entry.name);
             }
         }
-        if let Ok(id) = own {
-            instance.notify(id, IN_MOVE_SELF, 0, b"");
+        if let Some(own) = own {
+            instance.notify(own.id, IN_MOVE_SELF, 0, b"");
         }
     }
+    let event = |entry, mask, to| Happening {
+        mask,
+        object: own,
+        is_dir,
+        entry,
+        is_of_entry: true,
+        to,
+        mount: None,
+    };
+    let [(old, _), (new, _)] = ways;
+    tell(&event(old, RENAME, new));
+    for (entry, mask) in ways {
+        tell(&event(entry, mask, None));
+    }
+    self_event(&child.dentry, IN_MOVE_SELF);
 }

@@ -19,7 +19,7 @@ use super::inode::{Inode, NewNode, begin_walk};
 use super::mount::MountFlags;
 use super::perm;
 use super::walk::{NameTarget, Target, Walk, WalkFlags};
-use super::{Fd, FileOps, Location, OpenFile, dnotify, landlock, lease, lock, notify};
+use super::{Fd, FileOps, Location, OpenFile, ask, dnotify, landlock, lease, lock, notify};
 use crate::creds::{Creds, FileCaps};
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
@@ -106,7 +106,7 @@ impl FileOps for PathOnly {
 }
 
 /// Opens `path` (open(2)); the mode's umask is applied here. ELEASED while a lease stands in the
-/// way ([`lease::when_broken`]).
+/// way ([`lease::when_broken`]), EASKED while somebody is asked ([`ask`]).
 pub fn open(caller: &dyn Caller, dirfd: Fd, path: &[u8], how: &OpenHow) -> Result<Arc<OpenFile>> {
     let creds = caller.creds();
     let mut flags = how.flags;
@@ -221,6 +221,7 @@ pub fn open_place(
         perm::check_owner(creds, &attributes)?;
     }
     landlock::check_open(creds, &place, flags)?;
+    ask::ask(&place, ask::OPEN)?;
     // Also if it is only cut off: then for the length of this call.
     let claim = writes.then(|| writes_to(&attributes)).transpose()?.flatten();
     lease::break_for(&attributes, access != O_RDONLY)?;
@@ -229,9 +230,26 @@ pub fn open_place(
         drop_suid_at(creds, &place, &attributes)?;
         notify::event(&place, IN_MODIFY);
     }
-    notify::event(&place, IN_OPEN);
+    notify::open_event(&place, IN_OPEN);
     let claim = if access == O_RDONLY { reads(&attributes) } else { claim };
     Ok(OpenFile::claimed(ops, status_flags(flags), Some(place), claim))
+}
+
+/// Opens what is at `place` for who is told what happens to it, and so may see it (fanotify(7));
+/// nobody is told of that, nor has to give up a lease for it. `flags`: O_* access mode and status
+/// flags. A directory is opened for reading in any case.
+pub fn open_unseen(caller: &dyn Caller, place: &Location, flags: u32) -> Result<Arc<OpenFile>> {
+    let inode = place.inode().clone();
+    let flags = if inode.is_dir() { flags & !O_ACCMODE } else { flags };
+    let attributes = inode.permissions()?;
+    let claim = if flags & O_ACCMODE == O_RDONLY {
+        reads(&attributes)
+    } else {
+        place.mount.check_writable()?;
+        writes_to(&attributes)?
+    };
+    let ops = inode.open(caller, flags)?;
+    Ok(OpenFile::unseen(ops, status_flags(flags), place.clone(), claim))
 }
 
 /// The claim of who writes to what has these attributes: ETXTBSY if it is executed.
@@ -313,8 +331,9 @@ fn create(
         None => inode.clone().open(caller, how.flags & !O_TRUNC)?,
     };
     let claim = claim_to_new(&inode, how.flags)?;
-    notify::created(parent, name, false);
-    notify::event(&place, IN_OPEN);
+    notify::created(parent, name, &place.dentry);
+    notify::open_event(&place, IN_OPEN);
+    ask::ask_later(&place);
     Ok(OpenFile::claimed(ops, status_flags(how.flags), Some(place), claim))
 }
 
@@ -372,7 +391,7 @@ fn make_named<T>(
     let new = new_node(caller, &creds, &directory, what.0, what.1);
     let (inode, more) = make(&parent, &name, &new)?;
     let dentry = parent.dentry.insert(&name, inode);
-    notify::created(&parent, &name, false);
+    notify::created(&parent, &name, &dentry);
     Ok((Location { mount: parent.mount, dentry }, more))
 }
 
@@ -429,8 +448,11 @@ pub fn open_exec(
     let attributes = inode.attributes()?;
     perm::check(&creds, &attributes, perm::EXEC)?;
     landlock::check(&creds, &place, landlock::EXECUTE | landlock::READ_FILE)?;
+    ask::ask(&place, ask::OPEN_EXEC)?;
+    ask::ask(&place, ask::OPEN)?;
     lease::break_for(&attributes, false)?;
     let ops = inode.open(caller, O_RDONLY)?;
+    notify::open_event(&place, IN_OPEN | notify::OPEN_EXEC);
     let file = OpenFile::claimed(ops, O_RDONLY, Some(place), reads(&attributes));
     if is_noexec(&file) { Err(Errno::EACCES) } else { Ok(file) }
 }

@@ -323,7 +323,9 @@ pub fn ftruncate(thread: &Arc<Thread>, fd: Fd, size: i64) -> Result<usize> {
     }
     check_size_limit(thread, size)?;
     file.ops.truncate(&file, size)?;
-    notify::file_event(&file, IN_MODIFY);
+    if let Some(place) = &file.path {
+        notify::event(place, IN_MODIFY);
+    }
     fs::open::drop_suid(&thread.creds(), &file)?;
     Ok(0)
 }

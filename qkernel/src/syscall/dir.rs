@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use linux_raw_sys::general::{AT_FDCWD, CAP_SYS_CHROOT, S_IFDIR};
+use linux_raw_sys::general::{AT_FDCWD, CAP_SYS_CHROOT, IN_ACCESS, S_IFDIR};
 use qlib::Va;
 
 use super::open::path_at;
@@ -13,7 +13,7 @@ use crate::fs::inode::Caching;
 use crate::fs::open::{check_may_change, new_node, walk};
 use crate::fs::remove::remove;
 use crate::fs::walk::{NameTarget, PATH_MAX, WalkFlags};
-use crate::fs::{self, Fd, Location, landlock, notify, perm};
+use crate::fs::{self, Fd, Location, OpenFile, ask, landlock, notify, perm};
 use crate::task::Thread;
 
 /// True if it is a directory that was removed, of a file system that changes only here: elsewhere a
@@ -23,15 +23,39 @@ fn is_removed_dir(place: &Location) -> bool {
     place.dentry.is_unlinked() && inode.is_dir() && inode.caching() == Caching::Keep
 }
 
-/// Lists a directory in the form that `put` writes: whether the entry fitted.
+/// A directory that is about to be listed, in the form that `put` writes.
+pub struct List<'a> {
+    thread: &'a Arc<Thread>,
+    file: Arc<OpenFile>,
+    out: Va,
+    count: usize,
+    put: fn(&mut Vec<u8>, &DirEntry<'_>),
+}
+
+impl List<'_> {
+    /// Lists it if nobody may have to be asked; `None`: nothing has been done.
+    pub fn attempt(self) -> Option<Result<usize>> {
+        if ask::guards(&self.file) { None } else { Some(self.list()) }
+    }
+
+    /// Lists it, if that is allowed.
+    pub async fn complete(self) -> Result<usize> {
+        ask::before_reading(self.thread, &self.file).await?;
+        self.list()
+    }
+
+    fn list(&self) -> Result<usize> {
+        list(self.thread, &self.file, self.out, self.count, self.put)
+    }
+}
+
 fn list(
     thread: &Arc<Thread>,
-    fd: Fd,
+    file: &OpenFile,
     out: Va,
     count: usize,
     put: fn(&mut Vec<u8>, &DirEntry<'_>),
 ) -> Result<usize> {
-    let file = thread.files().opened(fd)?;
     if file.path.as_ref().is_some_and(is_removed_dir) {
         return Err(Errno::ENOENT);
     }
@@ -39,7 +63,7 @@ fn list(
     let mut bytes: Vec<u8> = Vec::with_capacity(capacity.min(32 << 10));
     let mut too_small = false;
     let position = *file.position.lock();
-    let position = file.ops.read_dir(&file, position, &mut |entry| {
+    let position = file.ops.read_dir(file, position, &mut |entry| {
         let before = bytes.len();
         put(&mut bytes, &entry);
         if bytes.len() > capacity {
@@ -52,6 +76,7 @@ fn list(
     if too_small {
         return Err(Errno::EINVAL);
     }
+    notify::file_event(file, IN_ACCESS);
     thread.mm().write_bytes(out, &bytes)?;
     *file.position.lock() = position;
     Ok(bytes.len())
@@ -80,13 +105,15 @@ fn put_dirent(bytes: &mut Vec<u8>, entry: &DirEntry<'_>) {
 }
 
 /// getdents64(2).
-pub fn getdents64(thread: &Arc<Thread>, fd: Fd, out: Va, count: u32) -> Result<usize> {
-    list(thread, fd, out, count as usize, put_dirent64)
+pub fn getdents64(thread: &Arc<Thread>, fd: Fd, out: Va, count: u32) -> Result<List<'_>> {
+    let file = thread.files().opened(fd)?;
+    Ok(List { thread, file, out, count: count as usize, put: put_dirent64 })
 }
 
 /// getdents(2).
-pub fn getdents(thread: &Arc<Thread>, fd: Fd, out: Va, count: u32) -> Result<usize> {
-    list(thread, fd, out, count as usize, put_dirent)
+pub fn getdents(thread: &Arc<Thread>, fd: Fd, out: Va, count: u32) -> Result<List<'_>> {
+    let file = thread.files().opened(fd)?;
+    Ok(List { thread, file, out, count: count as usize, put: put_dirent })
 }
 
 /// getcwd(2).
@@ -177,8 +204,8 @@ pub fn mkdirat(thread: &Arc<Thread>, dirfd: Fd, path: Va, mode: u32) -> Result<u
     landlock::check_make(&creds, &parent, S_IFDIR)?;
     let new = new_node(thread, &creds, &directory, S_IFDIR | mode & 0o1777, 0);
     let inode = parent.inode().clone().make_dir(&name, &new)?;
-    parent.dentry.insert(&name, inode);
-    notify::created(&parent, &name, true);
+    let made = parent.dentry.insert(&name, inode);
+    notify::created(&parent, &name, &made);
     Ok(0)
 }
 

@@ -1,6 +1,5 @@
-//! Handles of files: name_to_handle_at(2), open_by_handle_at(2). Those of a file system in guest
-//! memory are as on Linux a generation, which is 0 as numbers are not used again, and the number of
-//! the inode. What is found by one has to have a name still.
+//! Handles of files: name_to_handle_at(2), open_by_handle_at(2). What is found by one has to have a
+//! name still.
 
 use alloc::sync::Arc;
 
@@ -12,6 +11,8 @@ use qlib::Va;
 use super::open::{install, path_at};
 use crate::abi::abi_struct;
 use crate::errno::{Errno, Result};
+use crate::fs::ask::Inquiry;
+use crate::fs::handle::{self, BYTES, KIND};
 use crate::fs::open::open_below;
 use crate::fs::{self, Fd};
 use crate::ipc::pipe;
@@ -19,10 +20,6 @@ use crate::task::Thread;
 
 /// MAX_HANDLE_SZ.
 const MAX_BYTES: u32 = 128;
-/// Those that a handle has here.
-const BYTES: u32 = 12;
-/// FILEID_INO32_GEN, which Linux's tmpfs calls its own.
-const KIND: i32 = 1;
 /// FILEID_INVALID.
 const NO_KIND: i32 = 0xff;
 
@@ -30,17 +27,13 @@ abi_struct! {
     /// struct file_handle, without what it holds.
     pub struct Head { pub bytes: u32, pub kind: i32, }
 }
-abi_struct! {
-    /// What it holds.
-    pub struct Body { pub generation: u32, pub low: u32, pub high: u32, }
-}
 
 /// name_to_handle_at(2). EOPNOTSUPP where the files are the host's.
 pub fn name_to_handle_at(
     thread: &Arc<Thread>,
     dirfd: Fd,
     path: Va,
-    handle: Va,
+    handle_at: Va,
     mount_id: Va,
     flags: u32,
 ) -> Result<usize> {
@@ -54,19 +47,18 @@ pub fn name_to_handle_at(
         return Err(Errno::EOPNOTSUPP);
     }
     let mm = thread.mm();
-    let room = mm.read::<Head>(handle)?.bytes;
+    let room = mm.read::<Head>(handle_at)?.bytes;
     if room > MAX_BYTES {
         return Err(Errno::EINVAL);
     }
     mm.write(mount_id, &place.mount.id)?;
     if room < BYTES {
-        mm.write(handle, &Head { bytes: BYTES, kind: NO_KIND })?;
+        mm.write(handle_at, &Head { bytes: BYTES, kind: NO_KIND })?;
         return Err(Errno::EOVERFLOW);
     }
     let ino = place.attributes()?.ino;
-    mm.write(handle, &Head { bytes: BYTES, kind: KIND })?;
-    let body = Body { generation: 0, low: ino as u32, high: (ino >> 32) as u32 };
-    mm.write(Va(handle.0 + size_of::<Head>() as u64), &body)?;
+    mm.write(handle_at, &Head { bytes: BYTES, kind: KIND })?;
+    mm.write(Va(handle_at.0 + size_of::<Head>() as u64), &handle::body(ino))?;
     Ok(0)
 }
 
@@ -74,14 +66,14 @@ pub fn name_to_handle_at(
 pub async fn open_by_handle_at(
     thread: &Arc<Thread>,
     mount_fd: Fd,
-    handle: Va,
+    handle_at: Va,
     flags: u32,
 ) -> Result<usize> {
     if !thread.creds().capable(CAP_DAC_READ_SEARCH) {
         return Err(Errno::EPERM);
     }
     let mm = thread.mm();
-    let Head { bytes, kind } = mm.read(handle)?;
+    let Head { bytes, kind } = mm.read(handle_at)?;
     if bytes == 0 || bytes > MAX_BYTES {
         return Err(Errno::EINVAL);
     }
@@ -94,14 +86,12 @@ pub async fn open_by_handle_at(
     if bytes != BYTES || kind != KIND {
         return Err(Errno::ESTALE);
     }
-    let body: Body = mm.read(Va(handle.0 + size_of::<Head>() as u64))?;
-    if body.generation != 0 {
-        return Err(Errno::ESTALE);
-    }
-    let ino = u64::from(body.high) << 32 | u64::from(body.low);
+    let body = mm.read(Va(handle_at.0 + size_of::<Head>() as u64))?;
+    let ino = handle::number(body).ok_or(Errno::ESTALE)?;
     let root = mount.location();
     let path = root.dentry.fs.path_of(root.inode(), ino).ok_or(Errno::ESTALE)?;
-    let file = open_below(thread, &root, &path, flags)?;
+    let open = || open_below(thread, &root, &path, flags);
+    let file = Inquiry::begin().attempts(thread, open).await?;
     pipe::finish_open(thread, &file).await?;
     install(thread, file, flags & O_CLOEXEC != 0)
 }

@@ -10,7 +10,7 @@ use qlib::Va;
 
 use super::open::{install, path_at};
 use crate::errno::{Errno, Result};
-use crate::fs::notify::{ADD_FLAGS, Inotify};
+use crate::fs::inotify::{ADD_FLAGS, Inotify};
 use crate::fs::{self, Fd, OpenFile, perm};
 use crate::task::Thread;
 

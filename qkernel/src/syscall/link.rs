@@ -197,9 +197,9 @@ pub fn linkat(
     check_protected_link(&creds, &source)?;
     check_link(&creds, &source, &parent)?;
     let inode = parent.inode().clone().link(&name, source.inode())?;
-    parent.dentry.insert(&name, inode);
+    let made = parent.dentry.insert(&name, inode);
     notify::links_changed(&source);
-    notify::created(&parent, &name, false);
+    notify::created(&parent, &name, &made);
     Ok(0)
 }
 
@@ -253,8 +253,8 @@ pub fn symlinkat(thread: &Arc<Thread>, target: Va, dirfd: Fd, path: Va) -> Resul
     landlock::check_make(&creds, &parent, S_IFLNK)?;
     let new = new_node(thread, &creds, &directory, S_IFLNK | 0o777, 0);
     let inode = parent.inode().clone().make_symlink(&name, &target, &new)?;
-    parent.dentry.insert(&name, inode);
-    notify::created(&parent, &name, false);
+    let made = parent.dentry.insert(&name, inode);
+    notify::created(&parent, &name, &made);
     Ok(0)
 }
 

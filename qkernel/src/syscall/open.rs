@@ -12,6 +12,7 @@ use qlib::Va;
 
 use crate::abi::abi_struct;
 use crate::errno::{Errno, Result};
+use crate::fs::ask::Inquiry;
 use crate::fs::open::OpenHow;
 use crate::fs::walk::{PATH_MAX, WalkFlags};
 use crate::fs::{self, Fd, OpenFile, lease};
@@ -56,8 +57,15 @@ pub(super) async fn opened(
     how: &OpenHow,
 ) -> Result<Arc<OpenFile>> {
     let path = path_at(thread, path)?;
-    let open = || fs::open(thread, dirfd, &path, how);
-    let file = lease::when_broken(thread, how.flags & O_NONBLOCK != 0, open).await?;
+    let inquiry = Inquiry::begin();
+    let open = || inquiry.attempt(|| fs::open(thread, dirfd, &path, how));
+    let file = loop {
+        match lease::when_broken(thread, how.flags & O_NONBLOCK != 0, open).await {
+            Err(Errno::EASKED) => inquiry.answered(thread).await?,
+            opened => break opened?,
+        }
+    };
+    inquiry.finish(thread).await?;
     pipe::finish_open(thread, &file).await?;
     Ok(file)
 }

@@ -13,7 +13,7 @@ use super::rw::vectored;
 use super::transfer::Position::At;
 use super::transfer::{read_file, signal_broken};
 use crate::errno::{Errno, Result};
-use crate::fs::{self, Fd, FileOps, OpenFile, disk};
+use crate::fs::{self, Fd, FileOps, OpenFile, ask, disk};
 use crate::io::{IoBuffer, MAX_TRANSFER_BYTES};
 use crate::ipc::pipe::PipeEnd;
 use crate::task::Thread;
@@ -192,6 +192,7 @@ async fn transfer(
     let mut moved = 0;
     let mut breath = Breath::new();
     let ((source, source_position), (target, target_position)) = (from, to);
+    ask::before_reading(thread, source).await?;
     while moved < count {
         if moved > 0 && thread.is_interrupted() {
             break;
@@ -360,6 +361,7 @@ pub(super) async fn splice_files(
             given
         }
         (None, Some(target)) => {
+            ask::before_reading(thread, &from).await?;
             let mut position = Position::of(thread, &from, in_offset)?;
             let wanted = room(thread, (&to, target), count.min(CHUNK), no_wait).await?;
             let bytes = take(thread, &from, &mut position, wanted, no_wait).await?;

@@ -217,7 +217,7 @@ table! {
     75 fdatasync => r#async sync::fdatasync (fd);
     76 truncate => r#async attr::truncate (path, length);
     77 ftruncate => plain attr::ftruncate (fd, length);
-    78 getdents => plain dir::getdents (fd, dirp, count);
+    78 getdents => transfer dir::getdents (fd, dirp, count);
     79 getcwd => plain dir::getcwd (buf, size);
     80 chdir => plain dir::chdir (path);
     81 fchdir => plain dir::fchdir (fd);
@@ -358,7 +358,7 @@ table! {
     215 epoll_wait_old => none ();
     216 remap_file_pages => plain memory::remap_file_pages (addr, size, prot, pgoff, flags)
         is [NEVER_FAST TAKES_PAGES_AWAY];
-    217 getdents64 => plain dir::getdents64 (fd, dirp, count);
+    217 getdents64 => transfer dir::getdents64 (fd, dirp, count);
     218 set_tid_address => plain ids::set_tid_address (tidptr);
     219 restart_syscall => r#async signal::restart_syscall (arg0, arg1, arg2, arg3, arg4, arg5);
     220 semtimedop => r#async sysv::semtimedop (semid, sops, nsops, timeout);

@@ -11,7 +11,7 @@ use super::message;
 use crate::errno::{Errno, Result};
 use crate::fs::file::Cached;
 use crate::fs::position::{self, Moving};
-use crate::fs::{self, FileOps, OpenFile, disk, notify};
+use crate::fs::{self, FileOps, OpenFile, ask, disk, notify};
 use crate::io::IoBuffer;
 use crate::mm::reclaim;
 use crate::net::Socket;
@@ -227,7 +227,11 @@ impl Read<'_> {
     /// Makes it if that need not wait; `None`: nothing has been done.
     pub fn attempt(self) -> Option<Result<usize>> {
         let Transfer { file, mut buffer, position, no_wait, .. } = self.0;
-        if has_low_water(&file) || takes_long(&file, &buffer) || position.is_taken(&file) {
+        if has_low_water(&file)
+            || takes_long(&file, &buffer)
+            || position.is_taken(&file)
+            || ask::guards(&file)
+        {
             return None;
         }
         match read_once(&file, &mut buffer, position) {
@@ -254,6 +258,7 @@ impl Read<'_> {
             let received = message::receive(thread, how, &mut buffer, 0, false, 0).await;
             return received.map(|got| got.bytes);
         }
+        ask::before_reading(thread, &file).await?;
         let _moving = position.hold(thread, &file).await?;
         if file.ops.queue().is_none() {
             return read_file(thread, &file, &mut buffer, position, no_wait).await;

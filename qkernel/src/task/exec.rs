@@ -8,7 +8,7 @@ use linux_raw_sys::auxvec::{
     AT_HWCAP2, AT_MINSIGSTKSZ, AT_NULL, AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_PLATFORM,
     AT_RANDOM, AT_SECURE, AT_SYSINFO_EHDR, AT_UID,
 };
-use linux_raw_sys::general::{RLIMIT_STACK, SIGCHLD};
+use linux_raw_sys::general::{IN_ACCESS, RLIMIT_STACK, SIGCHLD};
 use qlib::platform::UserRegs;
 use qlib::{PAGE_SIZE, Va};
 
@@ -19,9 +19,10 @@ use super::{Thread, errands, exit, rseq, signal, table, trace, vdso};
 use crate::account;
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
+use crate::fs::ask::Inquiry;
 use crate::fs::busy::Claim;
 use crate::fs::open::ExecCreds;
-use crate::fs::{self, Fd, FsContext, OpenFile, lease};
+use crate::fs::{self, Fd, FsContext, OpenFile, ask, lease, notify};
 use crate::mm::map::Placement;
 use crate::mm::thread::shed;
 use crate::mm::{AddressSpace, Prot, UserThread, Vma, VmaFlags};
@@ -47,6 +48,7 @@ const INITIAL_STACK_BYTES: u64 = 132 << 10;
 const EXECUTABLE_BASE: u64 = 0x5555_5555_4000;
 
 /// A program to be loaded.
+#[derive(Clone)]
 pub struct Program {
     /// The opened executable or script.
     pub file: Arc<OpenFile>,
@@ -66,6 +68,14 @@ pub struct Executable {
     is_script: bool,
     unreadable: bool,
     claim: Claim,
+    /// What loads it, if it is not loaded by the kernel alone.
+    interpreter: Option<Interpreter>,
+}
+
+/// What loads a program.
+struct Interpreter {
+    file: Arc<OpenFile>,
+    elf: Elf,
 }
 
 impl Executable {
@@ -92,6 +102,13 @@ pub struct Loaded {
     is_secure: bool,
 }
 
+/// Reads how a program begins, of which those are told who watch it.
+fn read_head(file: &OpenFile) -> Result<Head<'_>> {
+    let head = Head::read(file)?;
+    notify::file_event(file, IN_ACCESS);
+    Ok(head)
+}
+
 /// What `program` executes on behalf of `thread`: scripts lead to their interpreter.
 pub fn find(thread: &Arc<Thread>, program: Program) -> Result<Executable> {
     let mut program = program;
@@ -101,7 +118,7 @@ pub fn find(thread: &Arc<Thread>, program: Program) -> Result<Executable> {
     let (elf, claim) = loop {
         let claim = fs::open::executes(&program.file)?;
         unreadable |= !fs::open::is_readable(&thread.creds(), &program.file)?;
-        let head = Head::read(&program.file)?;
+        let head = read_head(&program.file)?;
         let Some(text) = head.bytes().strip_prefix(b"#!") else {
             break (Elf::read(&head)?, claim);
         };
@@ -113,7 +130,16 @@ pub fn find(thread: &Arc<Thread>, program: Program) -> Result<Executable> {
         follow_script(thread, &mut program, &line)?;
     };
     let is_script = scripts > 0;
-    Ok(Executable { program, elf, name_source, is_script, unreadable, claim })
+    let mut interpreter = None;
+    if let Some(path) = &elf.interpreter {
+        let file = fs::open::open_exec_now(thread, path)?;
+        // Once it is loaded it may be written to, as on Linux.
+        let _claim = fs::open::executes(&file)?;
+        unreadable |= !fs::open::is_readable(&thread.creds(), &file)?;
+        let elf = Elf::read(&read_head(&file)?)?;
+        interpreter = Some(Interpreter { file, elf });
+    }
+    Ok(Executable { program, elf, name_source, is_script, unreadable, claim, interpreter })
 }
 
 /// Loads a program into `mm`, which is empty, on behalf of `thread`; it is going to have `new`
@@ -124,7 +150,7 @@ pub fn load(
     mm: &AddressSpace,
     executable: Executable,
 ) -> Result<Loaded> {
-    let Executable { program, elf, name_source, mut unreadable, claim, .. } = executable;
+    let Executable { program, elf, name_source, unreadable, claim, interpreter, .. } = executable;
     let creds = &new.creds;
     let base = Va(EXECUTABLE_BASE + (random::next_u64() & 0xfff_ffff) * PAGE_SIZE);
     let stack_top = arch::boot().user_max - ((random::next_u64() & 0xffff) + 1) * PAGE_SIZE;
@@ -134,14 +160,9 @@ pub fn load(
     let (bias, end) = elf.load(mm, &program.file, Some(base))?;
     let mut entry = elf.entry.wrapping_add(bias);
     let mut interpreter_base = 0;
-    if let Some(path) = &elf.interpreter {
-        let file = fs::open::open_exec_now(thread, path)?;
-        // Once it is loaded it may be written to, as on Linux.
-        let _claim = fs::open::executes(&file)?;
-        unreadable |= !fs::open::is_readable(&thread.creds(), &file)?;
-        let interpreter = Elf::read(&Head::read(&file)?)?;
-        let (bias, _) = interpreter.load(mm, &file, None)?;
-        entry = interpreter.entry.wrapping_add(bias);
+    if let Some(Interpreter { file, elf }) = interpreter {
+        let (bias, _) = elf.load(mm, &file, None)?;
+        entry = elf.entry.wrapping_add(bias);
         interpreter_base = bias;
     }
     let heap = end.page_ceil().ok_or(Errno::ENOEXEC)? + (random::next_u64() & 0x1fff) * PAGE_SIZE;
@@ -335,12 +356,23 @@ pub async fn execve(
         args.push(Vec::new());
     }
     let open = || fs::open_exec(thread, dirfd, &path, flags);
-    let file = lease::when_broken(thread, false, open).await?;
+    let inquiry = Inquiry::begin();
+    let file = loop {
+        match lease::when_broken(thread, false, || inquiry.attempt(open)).await {
+            Err(Errno::EASKED) => inquiry.answered(thread).await?,
+            opened => break opened?,
+        }
+    };
     let is_by_descriptor = dirfd >= 0 && !path.starts_with(b"/");
     let path = if is_by_descriptor { name_of(dirfd, path) } else { path };
     let goes_with_exec =
         is_by_descriptor && thread.files().close_on_exec(dirfd).is_ok_and(|closes| closes);
-    let executable = find(thread, Program { file, path, args, env })?;
+    let program = Program { file, path, args, env };
+    let executable = if ask::is_used() {
+        inquiry.attempts(thread, || find(thread, program.clone())).await?
+    } else {
+        find(thread, program)?
+    };
     if goes_with_exec && executable.is_script {
         // The interpreter could not open it.
         return Err(Errno::ENOENT);

@@ -16,7 +16,7 @@ use linux_raw_sys::general::{CAP_NET_ADMIN, CAP_SYS_ADMIN, S_IFDIR, S_IFREG};
 
 use crate::errno::{Errno, Result};
 use crate::fs::synth::{Dir, Node};
-use crate::fs::{lease, mount, notify};
+use crate::fs::{inotify, lease, mount};
 use crate::ipc::aio;
 use crate::namespace::NetNamespace;
 use crate::random;
@@ -61,8 +61,8 @@ const SETTINGS: &[(&str, Value)] = &[
     ("fs/file-nr", F("64\t0\t9223372036854775807")),
     ("fs/dir-notify-enable", F("1")),
     ("fs/inotify/max_queued_events", F("16384")),
-    ("fs/inotify/max_user_instances", M(|| notify::MAX_INSTANCES.to_string())),
-    ("fs/inotify/max_user_watches", M(|| notify::max_watches().to_string())),
+    ("fs/inotify/max_user_instances", M(|| inotify::MAX_INSTANCES.to_string())),
+    ("fs/inotify/max_user_watches", M(|| inotify::max_watches().to_string())),
     ("fs/lease-break-time", K(&lease::BREAK_TIME_S, 0..=INT)),
     ("fs/leases-enable", K(&lease::ENABLED, 0..=INT)),
     ("fs/mount-max", M(|| mount::most().to_string())),

@@ -179,6 +179,8 @@ impl FileSystem for TmpFs {
             bavail: free,
             files: self.inodes.limit(),
             ffree: self.inodes.free(),
+            // Not 0: who watches files tells file systems apart by it (fanotify(7)).
+            fsid: [self.device as i32, (self.device >> 32) as i32],
             ..simple_statfs(TMPFS_MAGIC)
         })
     }
