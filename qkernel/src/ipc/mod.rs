@@ -3,6 +3,7 @@
 pub mod aio;
 pub mod epoll;
 pub mod eventfd;
+pub mod fanotify;
 pub mod futex;
 pub mod mqueue;
 pub mod pipe;

@@ -12,6 +12,7 @@ pub mod dir;
 pub mod epoll;
 pub mod exec;
 pub mod exit;
+pub mod fanotify;
 pub mod fcntl;
 pub mod fscontext;
 pub mod futex;

@@ -445,8 +445,12 @@ table! {
     297 rt_tgsigqueueinfo => plain signal::rt_tgsigqueueinfo (tgid, tid, sig, info);
     298 perf_event_open => none ();
     299 recvmmsg => r#async message::recvmmsg (fd, messages, count, flags, timeout);
-    300 fanotify_init => none ();
-    301 fanotify_mark => none ();
+    300 fanotify_init => plain fanotify::fanotify_init (flags, event_f_flags)
+        but "FAN_ENABLE_AUDIT (EINVAL, as where nothing is audited)";
+    301 fanotify_mark => plain fanotify::fanotify_mark
+        (fanotify_fd, flags, mask, dirfd, pathname)
+        but "FAN_FS_ERROR (EINVAL); groups that report handles outside of a tmpfs (EOPNOTSUPP); \
+        what O_TMPFILE makes is not asked about";
     302 prlimit64 => plain rlimit::prlimit64 (pid, resource, new_limit, old_limit);
     303 name_to_handle_at => plain handle::name_to_handle_at (dirfd, path, handle, mount_id, flags) but "handles outside of a tmpfs (EOPNOTSUPP)";
     304 open_by_handle_at => r#async handle::open_by_handle_at (mount_fd, handle, flags) but "files without a name (ESTALE)";

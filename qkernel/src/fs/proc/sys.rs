@@ -17,7 +17,7 @@ use linux_raw_sys::general::{CAP_NET_ADMIN, CAP_SYS_ADMIN, S_IFDIR, S_IFREG};
 use crate::errno::{Errno, Result};
 use crate::fs::synth::{Dir, Node};
 use crate::fs::{inotify, lease, mount};
-use crate::ipc::aio;
+use crate::ipc::{aio, fanotify};
 use crate::namespace::NetNamespace;
 use crate::random;
 use crate::sync::{Mutex, mutex};
@@ -57,6 +57,9 @@ const INT: u64 = i32::MAX as u64;
 const SETTINGS: &[(&str, Value)] = &[
     ("fs/aio-max-nr", M(|| aio::MOST_EVENTS.to_string())),
     ("fs/aio-nr", M(|| aio::events().to_string())),
+    ("fs/fanotify/max_queued_events", K(&fanotify::MOST_EVENTS, 0..=INT)),
+    ("fs/fanotify/max_user_groups", K(&fanotify::MOST_GROUPS, 0..=INT)),
+    ("fs/fanotify/max_user_marks", M(|| fanotify::most_marks().to_string())),
     ("fs/file-max", F("9223372036854775807")),
     ("fs/file-nr", F("64\t0\t9223372036854775807")),
     ("fs/dir-notify-enable", F("1")),
