@@ -276,7 +276,7 @@ fn set_up(
 fn add_filter(thread: &Thread, filter: &SeccompFilter) -> Result {
     let insns = filter.program.iter().copied().map(Insn::from).collect();
     let program = Filter::new(insns).ok_or(Errno::EINVAL)?;
-    seccomp::add(thread, program, filter.logs)
+    seccomp::add(thread, filters::NewFilter { program, logs: filter.logs, listener: None })
 }
 
 fn set_up_stdio(thread: &Arc<Thread>, streams: &Streams) -> Explained<()> {

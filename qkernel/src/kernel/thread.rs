@@ -27,7 +27,7 @@ use crate::task::outcome::Outcome;
 use crate::task::run::{Gone, go_on, start_newborn};
 use crate::task::trace::stops::{self, Instead};
 use crate::task::{
-    Thread, coredump, current, exit, lost, oom, pause, rseq, seccomp, signal, table,
+    Thread, coredump, current, dispatch, exit, lost, oom, pause, rseq, seccomp, signal, table,
 };
 use crate::wait::Sleeper;
 use crate::{executor, klog, log, mm, syscall, time, urgent};
@@ -142,7 +142,9 @@ fn call_now(
     frozen: Option<Frozen>,
     may_go: impl Fn(&Arc<Thread>) -> bool,
 ) -> Next {
-    let passes = thread.seccomp.lets_pass(call) && !thread.trace.stops_at_calls();
+    let passes = thread.seccomp.lets_pass(call)
+        && !thread.trace.stops_at_calls()
+        && (!thread.dispatch.is_on() || is_not_dispatched(thread, call.ip));
     if heap::is_low() || reclaim::is_short() || !passes {
         return Next::Task(None);
     }
@@ -271,8 +273,11 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
             TRAP_SYSCALL => {
                 let (nr, outcome) = match served {
                     Some(result) => (trap.nr, Outcome::Returns(result)),
-                    None if thread.trace.stops_at_calls() => serve_traced(thread, &trap).await,
-                    None => (trap.nr, serve(thread, &trap).await),
+                    None if thread.dispatch.is_on() && is_dispatched(thread, &trap).await => {
+                        (trap.nr, Outcome::Returns(Ok(trap.nr as usize)))
+                    }
+                    None if thread.trace.stops_at_calls() => serve_traced(thread, trap).await,
+                    None => serve(thread, trap).await,
                 };
                 lost::unmap(thread).await;
                 if vsyscall::contains(Va(trap.ip)) {
@@ -291,7 +296,7 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
             TRAP_FAULT if served.is_some() => None,
             TRAP_FAULT => match vsyscall::call_of(thread, &trap, access_of(trap.code)) {
                 Some(call) => {
-                    let served = async |call| serve(thread, &call).await;
+                    let served = async |call| serve(thread, call).await.1;
                     vsyscall::fault(thread, call, served).await
                 }
                 None => {
@@ -361,21 +366,63 @@ fn is_short_for(thread: &Thread) -> bool {
 /// Serves a system call of a thread whose tracer is told of its calls, and may have it make others:
 /// the number of the call that it has made (-1: none), and its outcome.
 #[cold]
-async fn serve_traced(thread: &Arc<Thread>, trap: &Trap) -> (u64, Outcome) {
+async fn serve_traced(thread: &Arc<Thread>, trap: Trap) -> (u64, Outcome) {
     match stops::at_entry(thread, trap.nr).await {
-        None => (trap.nr, serve(thread, trap).await),
-        Some(Instead::Makes(nr, args)) => (nr, serve(thread, &Trap { nr, args, ..*trap }).await),
+        None => serve(thread, trap).await,
+        Some(Instead::Makes(nr, args)) => serve(thread, Trap { nr, args, ..trap }).await,
         Some(Instead::Skips(value)) => (u64::MAX, Outcome::Returns(Errno::check(value))),
     }
 }
 
-async fn serve(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
+/// True if a call is made as far as the program itself is asked, which needs no waiting.
+#[cold]
+fn is_not_dispatched(thread: &Thread, ip: u64) -> bool {
+    vsyscall::contains(Va(ip)) || thread.dispatch.verdict(thread, ip) == Ok(dispatch::Verdict::Made)
+}
+
+/// True if a call is not made, but has become a signal.
+#[cold]
+async fn is_dispatched(thread: &Arc<Thread>, trap: &Trap) -> bool {
+    if vsyscall::contains(Va(trap.ip)) {
+        return false;
+    }
+    let verdict = loop {
+        match thread.dispatch.verdict(thread, trap.ip) {
+            Ok(verdict) => break verdict,
+            Err(_) if oom::relieve(thread, oom::Want::Frame).await.is_ok() => {}
+            Err(_) => break dispatch::Verdict::Ends(linux_raw_sys::general::SIGSEGV),
+        }
+        if thread.is_dying() {
+            return true;
+        }
+    };
+    match verdict {
+        dispatch::Verdict::Made => return false,
+        dispatch::Verdict::Caught => dispatch::catch(thread, trap.nr, trap.ip),
+        dispatch::Verdict::Ends(signo) => dispatch::end(thread, signo),
+    }
+    true
+}
+
+/// Serves a call: the number of that which has been made, which a tracer may have changed (-1:
+/// none), and its outcome.
+async fn serve(thread: &Arc<Thread>, mut trap: Trap) -> (u64, Outcome) {
     thread.count_syscall();
     thread.trace.set_call(Some((trap.nr, Err(Errno::ENOSYS))));
-    if let Some(outcome) = seccomp::enforce(thread, &call_of(trap)) {
-        trace(thread, trap.nr, &trap.args, &outcome);
-        return outcome;
+    let mut call = call_of(&trap);
+    if let Some(outcome) = seccomp::enforce(thread, &mut call).await {
+        trace(thread, call.nr, &call.args, &outcome);
+        return (call.nr, outcome);
     }
+    if call.nr != trap.nr {
+        thread.trace.set_call(Some((call.nr, Err(Errno::ENOSYS))));
+    }
+    (trap.nr, trap.args) = (call.nr, call.args);
+    (trap.nr, serve_allowed(thread, &trap).await)
+}
+
+/// Serves a call that nothing restricts.
+async fn serve_allowed(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
     let traits = syscall::table::traits(trap.nr);
     let waits = is_low_for(thread) || is_short_for(thread);
     if waits && !traits.contains(Traits::GIVES_MEMORY_BACK) {

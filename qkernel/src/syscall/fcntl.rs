@@ -11,6 +11,7 @@ use linux_raw_sys::general::{
 use linux_raw_sys::ioctl::{FIOASYNC, FIOCLEX, FIONBIO, FIONCLEX};
 use qlib::Va;
 
+use super::listener;
 use super::lock::{is_lock_command, record_lock};
 use crate::errno::{Errno, Result};
 use crate::fs::{Fd, OpenFile, dnotify, lease, memfd, perm};
@@ -18,6 +19,7 @@ use crate::ipc::pipe::PipeEnd;
 use crate::ipc::sigio::{self, Named, Who};
 use crate::net::Socket;
 use crate::task::Thread;
+use crate::task::listener::Listener;
 
 /// O_ASYNC (fcntl.h).
 const O_ASYNC: u32 = 0o20000;
@@ -177,14 +179,46 @@ fn set_async(thread: &Thread, file: &OpenFile, fd: Fd, on: bool) -> Result<bool>
     Ok(can_tell)
 }
 
+/// A call of ioctl(2).
+pub struct Ioctl<'a> {
+    thread: &'a Arc<Thread>,
+    file: Arc<OpenFile>,
+    fd: Fd,
+    command: u32,
+    argument: u64,
+}
+
 /// ioctl(2).
-pub fn ioctl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) -> Result<usize> {
+pub fn ioctl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) -> Result<Ioctl<'_>> {
+    let file = thread.files().opened(fd)?;
+    Ok(Ioctl { thread, file, fd, command, argument })
+}
+
+impl Ioctl<'_> {
+    /// Does it, if it need not wait.
+    pub fn attempt(self) -> Option<Result<usize>> {
+        match listener::may_wait(&self.file, self.command) {
+            true => None,
+            false => Some(ioctl_now(&self)),
+        }
+    }
+
+    /// Does it, and waits as it must.
+    pub async fn complete(self) -> Result<usize> {
+        match listener::may_wait(&self.file, self.command) {
+            true => listener::wait(self.thread, &self.file, self.argument).await,
+            false => ioctl_now(&self),
+        }
+    }
+}
+
+fn ioctl_now(call: &Ioctl<'_>) -> Result<usize> {
+    let Ioctl { thread, ref file, fd, command, argument } = *call;
     let files = thread.files();
-    let file = files.opened(fd)?;
     let switch = |bit: u32| {
         let on: i32 = thread.mm().read(Va(argument))?;
         let flags = if on != 0 { file.flags() | bit } else { file.flags() & !bit };
-        set_flags(thread, &file, flags)
+        set_flags(thread, file, flags)
     };
     match command {
         FIOCLEX => files.set_close_on_exec(fd, true).map(|()| 0),
@@ -192,11 +226,14 @@ pub fn ioctl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) -> Resul
         FIONBIO => switch(O_NONBLOCK),
         FIOASYNC => {
             let on = thread.mm().read::<i32>(Va(argument))? != 0;
-            if set_async(thread, &file, fd, on)? { Ok(0) } else { Err(Errno::ENOTTY) }
+            if set_async(thread, file, fd, on)? { Ok(0) } else { Err(Errno::ENOTTY) }
         }
         FIOSETOWN | SIOCSPGRP | FIOGETOWN | SIOCGPGRP if file.downcast::<Socket>().is_some() => {
-            owner_of_socket(thread, &file, command, argument)
+            owner_of_socket(thread, file, command, argument)
         }
-        _ => file.ops.ioctl(thread, &file, command, argument),
+        _ => match file.downcast::<Listener>() {
+            Some(listener) => listener::ioctl(thread, listener, command, argument),
+            None => file.ops.ioctl(thread, file, command, argument),
+        },
     }
 }

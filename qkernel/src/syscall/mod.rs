@@ -25,6 +25,7 @@ pub mod keyctl;
 pub mod keys;
 pub mod landlock;
 pub mod link;
+pub mod listener;
 pub mod lock;
 pub mod lsm;
 pub mod memfd;

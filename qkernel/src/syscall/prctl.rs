@@ -13,9 +13,9 @@ use linux_raw_sys::prctl::{
     PR_MCE_KILL_GET, PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_MM,
     PR_SET_MM_ARG_END, PR_SET_MM_ARG_START, PR_SET_MM_ENV_END, PR_SET_MM_ENV_START, PR_SET_NAME,
     PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_SECUREBITS,
-    PR_SET_SPECULATION_CTRL, PR_SET_THP_DISABLE, PR_SET_TIMERSLACK, PR_SET_TIMING, PR_SET_TSC,
-    PR_SET_VMA, PR_SET_VMA_ANON_NAME, PR_SPEC_ENABLE, PR_SPEC_INDIRECT_BRANCH, PR_SPEC_L1D_FLUSH,
-    PR_SPEC_STORE_BYPASS, PR_TSC_ENABLE,
+    PR_SET_SPECULATION_CTRL, PR_SET_SYSCALL_USER_DISPATCH, PR_SET_THP_DISABLE, PR_SET_TIMERSLACK,
+    PR_SET_TIMING, PR_SET_TSC, PR_SET_VMA, PR_SET_VMA_ANON_NAME, PR_SPEC_ENABLE,
+    PR_SPEC_INDIRECT_BRANCH, PR_SPEC_L1D_FLUSH, PR_SPEC_STORE_BYPASS, PR_TSC_ENABLE,
 };
 use qlib::Va;
 use qlib::platform::{DeferredOp, OP_SET_FS, OP_SET_GS};
@@ -24,8 +24,8 @@ use super::seccomp;
 use crate::arch;
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
-use crate::task::Thread;
 use crate::task::signal::SIGNALS;
+use crate::task::{Thread, dispatch};
 
 const ARCH_SET_GS: u32 = 0x1001;
 const ARCH_GET_FS: u32 = 0x1003;
@@ -161,6 +161,10 @@ pub fn prctl(
         PR_SET_TIMING if arg2 == 0 => Ok(0),
         PR_GET_SECCOMP => Ok(thread.seccomp.mode() as usize),
         PR_SET_SECCOMP => seccomp::set(thread, arg2, Va(arg3)),
+        PR_SET_SYSCALL_USER_DISPATCH => {
+            let range = dispatch::Range { start: arg3, len: arg4, selector: Va(arg5) };
+            thread.dispatch.set(arg2, range).map(|()| 0)
+        }
         PR_GET_TSC => {
             mm.write(Va(arg2), &PR_TSC_ENABLE)?;
             Ok(0)

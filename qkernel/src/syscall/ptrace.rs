@@ -2,23 +2,25 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::ops::Range;
 
 use linux_raw_sys::general::SIGKILL;
 use linux_raw_sys::ptrace::{
-    PTRACE_ATTACH, PTRACE_CONT, PTRACE_DETACH, PTRACE_GET_SYSCALL_INFO, PTRACE_GETEVENTMSG,
-    PTRACE_GETFPREGS, PTRACE_GETREGS, PTRACE_GETREGSET, PTRACE_GETSIGINFO, PTRACE_GETSIGMASK,
-    PTRACE_INTERRUPT, PTRACE_KILL, PTRACE_LISTEN, PTRACE_PEEKDATA, PTRACE_PEEKTEXT, PTRACE_PEEKUSR,
-    PTRACE_POKEDATA, PTRACE_POKETEXT, PTRACE_POKEUSR, PTRACE_SEIZE, PTRACE_SETFPREGS,
-    PTRACE_SETOPTIONS, PTRACE_SETREGS, PTRACE_SETREGSET, PTRACE_SETSIGINFO, PTRACE_SETSIGMASK,
-    PTRACE_SINGLESTEP, PTRACE_SYSCALL, PTRACE_SYSCALL_INFO_ENTRY, PTRACE_SYSCALL_INFO_EXIT,
-    PTRACE_SYSCALL_INFO_NONE, PTRACE_TRACEME,
+    PTRACE_ATTACH, PTRACE_CONT, PTRACE_DETACH, PTRACE_GET_SYSCALL_INFO,
+    PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, PTRACE_GETEVENTMSG, PTRACE_GETFPREGS, PTRACE_GETREGS,
+    PTRACE_GETREGSET, PTRACE_GETSIGINFO, PTRACE_GETSIGMASK, PTRACE_INTERRUPT, PTRACE_KILL,
+    PTRACE_LISTEN, PTRACE_PEEKDATA, PTRACE_PEEKTEXT, PTRACE_PEEKUSR, PTRACE_POKEDATA,
+    PTRACE_POKETEXT, PTRACE_POKEUSR, PTRACE_SEIZE, PTRACE_SET_SYSCALL_USER_DISPATCH_CONFIG,
+    PTRACE_SETFPREGS, PTRACE_SETOPTIONS, PTRACE_SETREGS, PTRACE_SETREGSET, PTRACE_SETSIGINFO,
+    PTRACE_SETSIGMASK, PTRACE_SINGLESTEP, PTRACE_SYSCALL, PTRACE_SYSCALL_INFO_ENTRY,
+    PTRACE_SYSCALL_INFO_EXIT, PTRACE_SYSCALL_INFO_NONE, PTRACE_SYSCALL_INFO_SECCOMP,
+    PTRACE_TRACEME,
 };
 use qlib::Va;
 
 use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
 use crate::mm::freeze::EVERYTHING;
+use crate::task::dispatch::Range;
 use crate::task::signal::{self, SIGNALS, SigInfo, SigSet, Signo};
 use crate::task::trace::{self, registers, stops};
 use crate::task::tracee::{Kind, Next};
@@ -27,7 +29,7 @@ use crate::task::{Thread, access, run};
 /// Size of struct user of x86-64, as the kernel has it, in bytes.
 const USER_BYTES: u64 = 928;
 /// Where that has the debug registers, which nobody can set here.
-const DEBUG_REGISTERS: Range<u64> = 848..912;
+const DEBUG_REGISTERS: core::ops::Range<u64> = 848..912;
 /// AUDIT_ARCH_X86_64.
 const ARCH: u32 = 0xc000_003e;
 
@@ -134,6 +136,18 @@ pub async fn ptrace(
         }
         PTRACE_GETEVENTMSG => mm.write(Va(data), &tracee.trace.message())?,
         PTRACE_SETOPTIONS => tracee.trace.set_options(options(data)?),
+        PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG | PTRACE_SET_SYSCALL_USER_DISPATCH_CONFIG => {
+            if addr != size_of::<[u64; 4]>() as u64 {
+                return Err(Errno::EINVAL);
+            }
+            if request == PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG {
+                let (mode, range) = tracee.dispatch.get();
+                mm.write(Va(data), &[mode, range.selector.0, range.start, range.len])?;
+            } else {
+                let [mode, selector, start, len]: [u64; 4] = mm.read(Va(data))?;
+                tracee.dispatch.set(mode, Range { start, len, selector: Va(selector) })?;
+            }
+        }
         PTRACE_GET_SYSCALL_INFO => {
             let info = call_info(&tracee)?;
             let told = info.len().min(usize::try_from(addr).unwrap_or(usize::MAX));
@@ -268,6 +282,13 @@ fn call_info(tracee: &Thread) -> Result<Vec<u8>> {
             let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
             let words = core::iter::once(call.nr).chain(args);
             (PTRACE_SYSCALL_INFO_ENTRY, words.flat_map(u64::to_le_bytes).collect())
+        }
+        (Kind::Filter, Some(call)) => {
+            let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
+            let words = core::iter::once(call.nr).chain(args);
+            let mut rest: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+            rest.extend((tracee.trace.message() as u32).to_le_bytes());
+            (PTRACE_SYSCALL_INFO_SECCOMP, rest)
         }
         (Kind::Exit, Some(call)) => {
             let mut rest = call.value.to_le_bytes().to_vec();

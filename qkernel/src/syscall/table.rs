@@ -153,7 +153,7 @@ table! {
     13 rt_sigaction => plain signal::rt_sigaction (signum, act, oldact, sigsetsize);
     14 rt_sigprocmask => plain signal::rt_sigprocmask (how, set, oldset, sigsetsize);
     15 rt_sigreturn => r#async signal::rt_sigreturn () is [GIVES_MEMORY_BACK NEVER_FAST];
-    16 ioctl => plain fcntl::ioctl (fd, op, argp);
+    16 ioctl => transfer fcntl::ioctl (fd, op, argp);
     17 pread64 => transfer rw::pread64 (fd, buf, count, offset);
     18 pwrite64 => transfer rw::pwrite64 (fd, buf, count, offset);
     19 readv => transfer rw::readv (fd, iov, iovcnt);
@@ -240,7 +240,7 @@ table! {
     98 getrusage => plain sysinfo::getrusage (who, usage);
     99 sysinfo => plain sysinfo::sysinfo (info);
     100 times => plain sysinfo::times (buf);
-    101 ptrace => r#async ptrace::ptrace (request, pid, addr, data) but "no debug registers, PTRACE_SYSEMU, PTRACE_SINGLEBLOCK, PTRACE_PEEKSIGINFO and PTRACE_O_TRACESECCOMP";
+    101 ptrace => r#async ptrace::ptrace (request, pid, addr, data) but "no debug registers, PTRACE_SYSEMU, PTRACE_SINGLEBLOCK, PTRACE_PEEKSIGINFO, PTRACE_SECCOMP_GET_FILTER and PTRACE_O_SUSPEND_SECCOMP";
     102 getuid => plain creds::getuid ();
     103 syslog => plain misc::syslog (r#type, bufp, len);
     104 getgid => plain creds::getgid ();
@@ -470,8 +470,8 @@ table! {
     314 sched_setattr => plain sched::sched_setattr (pid, attr, flags);
     315 sched_getattr => plain sched::sched_getattr (pid, attr, size, flags);
     316 renameat2 => plain link::renameat2 (olddirfd, oldpath, newdirfd, newpath, flags);
-    317 seccomp => plain seccomp::seccomp (operation, flags, args) but "notification of a listener \
-        (EINVAL); no tracer is asked (ENOSYS); strict mode leaves RDTSC";
+    317 seccomp => plain seccomp::seccomp (operation, flags, args) but "strict mode leaves \
+        RDTSC";
     318 getrandom => r#async misc::getrandom (buf, buflen, flags);
     319 memfd_create => plain memfd::memfd_create (name, flags);
     320 kexec_file_load => none ();

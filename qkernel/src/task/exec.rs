@@ -493,6 +493,7 @@ impl Drop for Executing {
 fn finish(thread: &Arc<Thread>, mut creds: Creds, loaded: Loaded) {
     signal::on_exec(thread);
     rseq::on_exec(thread);
+    thread.dispatch.reset();
     thread.process.drop_aio();
     let mut files = thread.files();
     // The thread and this function know of it: then nobody shares it.

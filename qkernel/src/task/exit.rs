@@ -72,6 +72,7 @@ pub fn thread_ended(thread: &Arc<Thread>) {
     thread.user.end(&mm);
     mm.leave(&thread.user);
     drop(mm);
+    thread.seccomp.release();
     // Other threads may wait for what the descriptors lead to (the far end of a pipe): they are
     // closed now, not with the zombie.
     thread.set_files(FdTable::new());

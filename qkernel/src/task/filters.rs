@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use linux_raw_sys::general::{__NR_exit, __NR_read, __NR_rt_sigreturn, __NR_write};
 use qlib::seccomp::{Call, Program, ret};
 
+use super::listener::Listener;
 use crate::account;
 use crate::errno::{Errno, Result};
 use crate::sync::Mutex;
@@ -54,9 +55,13 @@ pub struct Filter {
     program: Program,
     /// What it does to a call is logged (SECCOMP_FILTER_FLAG_LOG).
     logs: bool,
+    /// Whom it has asked about calls (SECCOMP_RET_USER_NOTIF).
+    listener: Option<Arc<Listener>>,
     previous: Option<Arc<Filter>>,
     /// How many there are.
     count: u32,
+    /// How many of them have, or had, a listener.
+    listeners: u32,
     /// Their instructions, [`EACH_INSNS`] added for each.
     insns: usize,
 }
@@ -64,6 +69,9 @@ pub struct Filter {
 impl Drop for Filter {
     /// Without recursion: there may be thousands.
     fn drop(&mut self) {
+        if let Some(listener) = &self.listener {
+            listener.is_unused();
+        }
         let mut previous = self.previous.take();
         while let Some(mut filter) = previous.and_then(Arc::into_inner) {
             previous = filter.previous.take();
@@ -80,7 +88,8 @@ impl Filter {
     /// What they hold, in bytes.
     fn held_bytes(&self) -> u64 {
         let each = account::on_heap(size_of::<Filter>());
-        u64::from(self.count) * each + 8 * self.insns as u64
+        let listeners = u64::from(self.listeners) * account::on_heap(size_of::<Listener>());
+        u64::from(self.count) * each + listeners + 8 * self.insns as u64
     }
 
     /// True if they allow a call whatever its arguments are, as far as that can be seen.
@@ -92,14 +101,13 @@ impl Filter {
         self.all().all(|filter| filter.program.run(word).is_some_and(allows))
     }
 
-    /// What they say of a call, and whether that is to be logged: of the most severe actions the
-    /// newest.
-    fn judge(&self, call: &Call) -> (u32, bool) {
-        let mut verdict = (ret::ALLOW, false);
+    /// What they say of a call, and which of them says it: of the most severe actions the newest.
+    fn judge(&self, call: &Call) -> (u32, Option<&Filter>) {
+        let mut verdict = (ret::ALLOW, None);
         for filter in self.all() {
             let value = filter.program.run(|offset| call.word(offset)).unwrap_or(ret::KILL_PROCESS);
             if ret::rank(value) < ret::rank(verdict.0) {
-                verdict = (value, filter.logs);
+                verdict = (value, Some(filter));
             }
         }
         verdict
@@ -166,20 +174,28 @@ impl State {
         }
     }
 
-    /// What another filter would lead to. EINVAL in strict mode, ENOMEM when there are too many
-    /// instructions.
-    pub fn with(&self, program: Program, logs: bool) -> Result<Arc<Filter>> {
+    /// What another filter would lead to. EINVAL in strict mode, EBUSY when it has a listener and
+    /// one before it too, ENOMEM when there are too many instructions.
+    pub fn with(&self, new: NewFilter) -> Result<Arc<Filter>> {
+        let NewFilter { program, logs, listener } = new;
         if self.mode() == Mode::Strict {
             return Err(Errno::EINVAL);
         }
         let previous = self.filter.lock().clone();
-        let (count, others) = previous.as_ref().map_or((0, 0), |last| (last.count, last.insns));
+        let listens = |filter: &Filter| filter.listener.as_ref().is_some_and(|l| l.is_open());
+        if listener.is_some() && previous.as_ref().is_some_and(|last| last.all().any(listens)) {
+            return Err(Errno::EBUSY);
+        }
+        let (count, listeners, others) =
+            previous.as_ref().map_or((0, 0, 0), |last| (last.count, last.listeners, last.insns));
         // The new one has none added: so Linux counts.
         if others + program.len() > MAX_CHAIN_INSNS {
             return Err(Errno::ENOMEM);
         }
         Ok(Arc::new(Filter {
             logs,
+            listeners: listeners + u32::from(listener.is_some()),
+            listener,
             previous,
             count: count + 1,
             insns: others + program.len() + EACH_INSNS,
@@ -195,6 +211,12 @@ impl State {
         self.known.clear();
         self.allowed.clear();
         self.mode.store(Mode::Filter as u8, Relaxed);
+    }
+
+    /// Gives the filters up: the thread ends, and makes no more calls.
+    pub fn release(&self) {
+        let old = self.filter.lock().take();
+        drop(old);
     }
 
     /// True if this has no filters but such as `newer` has, too.
@@ -221,7 +243,7 @@ impl State {
 
     /// True if a call is to be served, and nothing else is to be done about it.
     pub fn lets_pass(&self, call: &Call) -> bool {
-        !self.is_on() || self.allowed.has(call.nr) || self.verdict(call) == Verdict::Pass
+        !self.is_on() || self.allowed.has(call.nr) || matches!(self.verdict(call), Verdict::Pass)
     }
 
     /// True if the filters allow a call whatever its arguments are.
@@ -237,18 +259,19 @@ impl State {
 
     /// What is to become of a call.
     pub fn verdict(&self, call: &Call) -> Verdict {
-        let (value, logs) = match (self.mode(), &*self.filter.lock()) {
-            (Mode::Off, _) => return Verdict::Pass,
-            (Mode::Filter, Some(filter)) if self.always_allows(filter, call.nr) => {
-                return Verdict::Pass;
-            }
-            (Mode::Filter, Some(filter)) => filter.judge(call),
-            _ if STRICT.iter().any(|nr| u64::from(*nr) == call.nr) => return Verdict::Pass,
-            _ => return Verdict::Strict,
-        };
-        match ret::action(value) {
-            ret::ALLOW => Verdict::Pass,
-            _ => Verdict::Filter { value, logs },
+        match (self.mode(), &*self.filter.lock()) {
+            (Mode::Off, _) => Verdict::Pass,
+            (Mode::Filter, Some(filter)) if self.always_allows(filter, call.nr) => Verdict::Pass,
+            (Mode::Filter, Some(filter)) => match filter.judge(call) {
+                (value, Some(filter)) if ret::action(value) != ret::ALLOW => {
+                    let is_asked = ret::action(value) == ret::USER_NOTIF;
+                    let listener = filter.listener.as_ref().filter(|_| is_asked).cloned();
+                    Verdict::Filter { value, logs: filter.logs, listener }
+                }
+                _ => Verdict::Pass,
+            },
+            _ if STRICT.iter().any(|nr| u64::from(*nr) == call.nr) => Verdict::Pass,
+            _ => Verdict::Strict,
         }
     }
 
@@ -258,8 +281,17 @@ impl State {
     }
 }
 
+/// A filter that is to be added.
+pub struct NewFilter {
+    /// The program.
+    pub program: Program,
+    /// SECCOMP_FILTER_FLAG_LOG.
+    pub logs: bool,
+    /// SECCOMP_FILTER_FLAG_NEW_LISTENER.
+    pub listener: Option<Arc<Listener>>,
+}
+
 /// What is to become of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is served.
     Pass,
@@ -271,6 +303,8 @@ pub enum Verdict {
         value: u32,
         /// The filter logs.
         logs: bool,
+        /// Who is asked, if that is what it has returned and somebody ever listened.
+        listener: Option<Arc<Listener>>,
     },
 }
 
@@ -293,10 +327,14 @@ mod tests {
         program(&[(0x20, 0, 0, 0), (0x15, 0, 1, number), (6, 0, 0, value), (6, 0, 0, ret::ALLOW)])
     }
 
+    fn plain(program: Program) -> NewFilter {
+        NewFilter { program, logs: false, listener: None }
+    }
+
     fn state(programs: Vec<Program>) -> State {
         let state = State::default();
         for program in programs {
-            state.set(state.with(program, false).expect("it has room"));
+            state.set(state.with(plain(program)).expect("it has room"));
         }
         state
     }
@@ -349,7 +387,7 @@ mod tests {
         let child = all.inherit();
         assert!(child.allowed.has(4) && !child.allowed.has(5));
         // Another filter may forbid it.
-        child.set(child.with(one(4, ret::LOG), false).expect("it has room"));
+        child.set(child.with(plain(one(4, ret::LOG))).expect("it has room"));
         assert!(!child.allowed.has(4) && !always(&child, 4) && all.allowed.has(4));
         let call = |nr, first| Call { nr, args: [first, 0, 0, 0, 0, 0], ..Call::default() };
         assert_eq!(judge(&all, &call(5, 7)), ret::ALLOW);
@@ -362,10 +400,10 @@ mod tests {
         let all = State::default();
         let longest = || program(&[(6, 0, 0, ret::ALLOW); 4096]);
         for _ in 0..7 {
-            all.set(all.with(longest(), false).expect("it has room"));
+            all.set(all.with(plain(longest())).expect("it has room"));
         }
         // 28 are for the seven.
-        let rest = |len| all.with(program(&vec![(6, 0, 0, ret::ALLOW); len]), false);
+        let rest = |len| all.with(plain(program(&vec![(6, 0, 0, ret::ALLOW); len])));
         assert_eq!(rest(4069).err(), Some(Errno::ENOMEM));
         assert_eq!(rest(4068).map(|filter| filter.count), Ok(8));
     }
@@ -373,7 +411,7 @@ mod tests {
     #[test]
     fn thousands_are_dropped_without_recursion() {
         let all = State::default();
-        while let Ok(filter) = all.with(program(&[(6, 0, 0, ret::ALLOW)]), false) {
+        while let Ok(filter) = all.with(plain(program(&[(6, 0, 0, ret::ALLOW)]))) {
             all.set(filter);
         }
         assert_eq!(all.count(), 6554);
@@ -390,7 +428,7 @@ mod tests {
         let old = state(vec![one(1, ret::LOG)]);
         let child = old.inherit();
         assert!(old.is_within(&child) && child.is_within(&old));
-        child.set(child.with(one(2, ret::LOG), false).expect("it has room"));
+        child.set(child.with(plain(one(2, ret::LOG))).expect("it has room"));
         assert!(old.is_within(&child) && !child.is_within(&old));
         assert!(State::default().is_within(&old) && State::default().is_within(&State::default()));
         assert!(!old.is_within(&State::default()));

@@ -12,11 +12,13 @@ pub mod cpu_clock;
 pub mod cpu_limit;
 pub mod cpu_time;
 pub mod current;
+pub mod dispatch;
 pub mod elf;
 pub mod errands;
 pub mod exec;
 pub mod exit;
 pub mod filters;
+pub mod listener;
 pub mod login;
 pub mod lost;
 pub mod namespaces;
@@ -93,6 +95,8 @@ pub struct Thread {
     is_worker: bool,
     /// How its system calls are restricted.
     pub seccomp: filters::State,
+    /// Which of its calls it takes itself.
+    pub dispatch: dispatch::State,
     /// The wait status it ends with, if it is the last (exit(2)).
     pub exit_status: Mutex<i32>,
     /// System calls made.
@@ -247,6 +251,7 @@ impl Thread {
             dying: AtomicBool::new(false),
             is_worker: false,
             seccomp: new.seccomp,
+            dispatch: dispatch::State::default(),
             exit_status: Mutex::new(0),
             syscalls: AtomicU64::new(0),
             lost: Mutex::new(Vec::new()),

@@ -1,14 +1,17 @@
 //! What becomes of system calls under filters, and who may restrict them (seccomp(2)). Each call of
 //! a thread with filters is asked of them before anything of it is served ([`enforce`]).
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{CAP_SYS_ADMIN, SIGKILL, SIGSYS};
-use qlib::seccomp::{ARCH, Call, Program, ret};
+use qlib::seccomp::{ARCH, Call, ret};
 
-use super::filters::Verdict;
+use super::filters::{NewFilter, Verdict};
+use super::listener::{Answer, Listener};
 use super::outcome::Outcome;
 use super::signal::{self, SigInfo};
+use super::trace::filtered;
 use super::{Process, Thread, exit};
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
@@ -28,16 +31,17 @@ pub fn check_right(thread: &Thread) -> Result {
     if may { Ok(()) } else { Err(Errno::EACCES) }
 }
 
-/// Adds a filter. EINVAL in strict mode, ENOMEM when there are too many.
-pub fn add(thread: &Thread, program: Program, logs: bool) -> Result {
-    thread.seccomp.set(thread.seccomp.with(program, logs)?);
+/// Adds a filter. EINVAL in strict mode, EBUSY for a second listener, ENOMEM when there are too
+/// many.
+pub fn add(thread: &Thread, new: NewFilter) -> Result {
+    thread.seccomp.set(thread.seccomp.with(new)?);
     Ok(())
 }
 
 /// Adds a filter, and gives all threads of the process those that this one has then; or adds none:
 /// then the id of a thread with a filter that this one has not.
-pub fn add_to_all(thread: &Thread, program: Program, logs: bool) -> Result<Option<u32>> {
-    let filter = thread.seccomp.with(program, logs)?;
+pub fn add_to_all(thread: &Thread, new: NewFilter) -> Result<Option<u32>> {
+    let filter = thread.seccomp.with(new)?;
     let others = || thread.process.each_thread().filter(|t| t.tid() != thread.tid());
     let differs = |other: &Arc<Thread>| !other.seccomp.is_within(&thread.seccomp);
     if let Some(other) = others().find(|other| !other.is_dying() && differs(other)) {
@@ -55,19 +59,45 @@ pub fn add_to_all(thread: &Thread, program: Program, logs: bool) -> Result<Optio
     Ok(None)
 }
 
-/// Does what the thread's restrictions say of a call; `None`: it is to be served.
-pub fn enforce(thread: &Arc<Thread>, call: &Call) -> Option<Outcome> {
+/// Does what the thread's restrictions say of a call; `None`: it is to be served, or what its
+/// tracer has made of it.
+pub async fn enforce(thread: &Arc<Thread>, call: &mut Call) -> Option<Outcome> {
     if !thread.seccomp.is_on() {
         return None;
     }
-    let (value, logs) = match thread.seccomp.verdict(call) {
-        Verdict::Pass => return None,
-        Verdict::Strict => {
-            log(thread, call, "killed by strict mode");
-            exit::thread_killed(thread, SIGKILL);
-            return Some(Outcome::Returns(Err(Errno::EPERM)));
+    match thread.seccomp.verdict(call) {
+        Verdict::Pass => None,
+        verdict => Box::pin(carry_out(thread, call, verdict)).await,
+    }
+}
+
+async fn carry_out(thread: &Arc<Thread>, call: &mut Call, mut verdict: Verdict) -> Option<Outcome> {
+    // Who has been asked is not asked again about what it has made of the call.
+    let mut has_been_traced = false;
+    let (value, logs, listener) = loop {
+        match verdict {
+            Verdict::Pass => return None,
+            Verdict::Strict => {
+                log(thread, call, "killed by strict mode");
+                exit::thread_killed(thread, SIGKILL);
+                return Some(Outcome::Returns(Err(Errno::EPERM)));
+            }
+            Verdict::Filter { value, .. }
+                if ret::action(value) == ret::TRACE && has_been_traced =>
+            {
+                return None;
+            }
+            Verdict::Filter { value, .. }
+                if ret::action(value) == ret::TRACE && filtered::is_wanted(thread) =>
+            {
+                if let Some(outcome) = filtered::ask(thread, call, ret::data(value)).await {
+                    return Some(outcome);
+                }
+                has_been_traced = true;
+                verdict = thread.seccomp.verdict(call);
+            }
+            Verdict::Filter { value, logs, listener } => break (value, logs, listener),
         }
-        Verdict::Filter { value, logs } => (value, logs),
     };
     let data = ret::data(value);
     let (result, what) = match ret::action(value) {
@@ -83,8 +113,13 @@ pub fn enforce(thread: &Arc<Thread>, call: &Call) -> Option<Outcome> {
         }
         // Some numbers mean something inside of the kernel, and nothing to programs.
         ret::ERRNO => (Ok((data.min(MAX_ERRNO) as usize).wrapping_neg()), "failed"),
-        // Nobody traces, and nobody listens.
-        ret::TRACE | ret::USER_NOTIF => (Err(Errno::ENOSYS), "failed"),
+        ret::USER_NOTIF => match answer(thread, call, listener).await {
+            Ok(Answer::Made) => return None,
+            Ok(Answer::Returns(value)) => (Ok(value as usize), "answered"),
+            Err(error) => (Err(error), "failed"),
+        },
+        // Nobody traces.
+        ret::TRACE => (Err(Errno::ENOSYS), "failed"),
         action => {
             log(thread, call, "killed");
             let is_alone = || living(&thread.process) <= 1;
@@ -100,6 +135,15 @@ pub fn enforce(thread: &Arc<Thread>, call: &Call) -> Option<Outcome> {
         log(thread, call, what);
     }
     Some(Outcome::Returns(result))
+}
+
+/// What a listener, if there is one, has a call come to.
+async fn answer(
+    thread: &Arc<Thread>,
+    call: &Call,
+    listener: Option<Arc<Listener>>,
+) -> Result<Answer> {
+    listener.ok_or(Errno::ENOSYS)?.ask(thread, call).await
 }
 
 /// How many threads of a process are not on their way to their end.

@@ -192,7 +192,9 @@ pub enum Kind {
     Exit,
     /// Job control.
     Group,
-    /// PTRACE_EVENT_*.
+    /// PTRACE_EVENT_SECCOMP: the start of a system call that a filter has caught.
+    Filter,
+    /// Another PTRACE_EVENT_*.
     Event,
 }
 

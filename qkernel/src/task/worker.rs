@@ -29,6 +29,7 @@ impl Thread {
             dying: AtomicBool::new(false),
             is_worker: true,
             seccomp: filters::State::default(),
+            dispatch: Default::default(),
             exit_status: Mutex::default(),
             syscalls: AtomicU64::new(0),
             lost: Mutex::default(),

@@ -2,6 +2,7 @@
 //! its tracer: it [stops](stops), and its tracer [is told](told) of that. What a tracer asks of a
 //! tracee that has stopped are the requests of [`crate::syscall::ptrace`].
 
+pub mod filtered;
 pub mod registers;
 pub mod stops;
 pub mod told;
@@ -11,8 +12,8 @@ use alloc::sync::{Arc, Weak};
 use linux_raw_sys::general::{CAP_SYS_PTRACE, SIGKILL, SIGSTOP};
 use linux_raw_sys::ptrace::{
     PTRACE_EVENT_STOP, PTRACE_O_EXITKILL, PTRACE_O_TRACECLONE, PTRACE_O_TRACEEXEC,
-    PTRACE_O_TRACEEXIT, PTRACE_O_TRACEFORK, PTRACE_O_TRACESYSGOOD, PTRACE_O_TRACEVFORK,
-    PTRACE_O_TRACEVFORKDONE,
+    PTRACE_O_TRACEEXIT, PTRACE_O_TRACEFORK, PTRACE_O_TRACESECCOMP, PTRACE_O_TRACESYSGOOD,
+    PTRACE_O_TRACEVFORK, PTRACE_O_TRACEVFORKDONE,
 };
 
 use super::signal::{SigInfo, Signo};
@@ -31,6 +32,7 @@ pub const OPTIONS: u32 = PTRACE_O_TRACESYSGOOD
     | PTRACE_O_TRACEEXEC
     | PTRACE_O_TRACEVFORKDONE
     | PTRACE_O_TRACEEXIT
+    | PTRACE_O_TRACESECCOMP
     | PTRACE_O_EXITKILL;
 
 /// Who traces a thread.

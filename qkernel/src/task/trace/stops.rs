@@ -74,7 +74,7 @@ pub fn stepped() -> SigInfo {
 
 /// Stops the thread until its tracer lets it go on: the stop as it was at its end. `None` if it has
 /// no tracer, or dies.
-async fn stop(thread: &Arc<Thread>, stop: Stop) -> Option<Stop> {
+pub(super) async fn stop(thread: &Arc<Thread>, stop: Stop) -> Option<Stop> {
     // From here on they are known without asking the platform.
     thread.user.registers().await.ok()?;
     let steps = thread.trace.with(|traced| {
@@ -249,7 +249,7 @@ pub async fn at_return(thread: &Arc<Thread>, mut leaving: Leaving<'_>) {
 }
 
 /// What PTRACE_GETSIGINFO says of a stop that is no signal's.
-fn about(code: u32) -> SigInfo {
+pub(super) fn about(code: u32) -> SigInfo {
     SigInfo::new(SIGTRAP, code as i32)
 }
 
@@ -268,10 +268,12 @@ pub async fn at_entry(thread: &Arc<Thread>, nr: u64) -> Option<Instead> {
         return None;
     }
     let call = InCall { nr, value: -i64::from(Errno::ENOSYS.0) };
-    let now = at_call(thread, Kind::Entry, call).await?.call?;
-    if !thread.trace.is_changed() {
-        return None;
-    }
+    instead(thread, at_call(thread, Kind::Entry, call).await?.call)
+}
+
+/// What a tracer has made of a call that is now this one, in a stop before it is made.
+pub(super) fn instead(thread: &Thread, now: Option<InCall>) -> Option<Instead> {
+    let now = now.filter(|_| thread.trace.is_changed())?;
     if now.nr == u64::MAX {
         return Some(Instead::Skips(now.value));
     }
