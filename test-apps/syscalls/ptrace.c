@@ -1,9 +1,13 @@
 // ptrace(2): one process traces another, as debuggers and strace do.
 #include "harness.h"
 
+#include <linux/audit.h>
 #include <linux/elf.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <stddef.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/uio.h>
 #include <sys/user.h>
@@ -949,4 +953,192 @@ CASE(a_zombie_is_not_traced) {
     ERR(request(PTRACE_ATTACH, pid, 0, 0), EPERM);
     ERR(request(PTRACE_SEIZE, pid, 0, 0), EPERM);
     ends_with(pid, 7);
+}
+
+// Filters that ask a tracer.
+
+static void filters(int nr, unsigned value) {
+    struct sock_filter insns[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, nr, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, value),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {4, insns};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) _exit(97);
+}
+
+static void asks(void) {
+    filters(SYS_getpgid, SECCOMP_RET_TRACE | 0xbeef);
+    filters(SYS_getsid, SECCOMP_RET_TRACE | 1);
+    filters(SYS_getpriority, SECCOMP_RET_ERRNO | 33);
+    for (int i = 0; i < 3; i++) {
+        long got = syscall(SYS_getpgid, 0x123456789, 2);
+        if (got != -1) _exit(got);
+        if (errno != EAGAIN) _exit(errno);
+    }
+    _exit(96);
+}
+
+// One that has stopped for its filter.
+static pid_t asking(unsigned options) {
+    pid_t pid = traced(asks);
+    OK(request(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACESECCOMP | options));
+    OK(request(PTRACE_CONT, pid, 0, 0));
+    stops_for(pid, PTRACE_EVENT_SECCOMP);
+    return pid;
+}
+
+static void changes(pid_t pid, long nr, long argument) {
+    struct user_regs_struct regs = registers(pid);
+    regs.orig_rax = nr;
+    regs.rdi = argument;
+    OK(request(PTRACE_SETREGS, pid, 0, (long)&regs));
+}
+
+CASE(a_filter_asks_the_tracer) {
+    pid_t pid = asking(0);
+    unsigned long message;
+    OK(request(PTRACE_GETEVENTMSG, pid, 0, (long)&message));
+    EQ(message, 0xbeef);
+    struct user_regs_struct regs = registers(pid);
+    EQ(regs.orig_rax, SYS_getpgid);
+    EQ((long)regs.rax, -ENOSYS);
+    EQ(regs.rdi, 0x123456789);
+    siginfo_t told;
+    OK(request(PTRACE_GETSIGINFO, pid, 0, (long)&told));
+    EQ(told.si_code, SIGTRAP | PTRACE_EVENT_SECCOMP << 8);
+    struct __ptrace_syscall_info info = {};
+    EQ(OK(request(PTRACE_GET_SYSCALL_INFO, pid, sizeof info, (long)&info)), 84);
+    EQ(info.op, PTRACE_SYSCALL_INFO_SECCOMP);
+    EQ(info.arch, AUDIT_ARCH_X86_64);
+    EQ(info.seccomp.nr, SYS_getpgid);
+    EQ(info.seccomp.args[0], 0x123456789);
+    EQ(info.seccomp.args[1], 2);
+    EQ(info.seccomp.ret_data, 0xbeef);
+    EQ(info.instruction_pointer, regs.rip);
+    // It is made as it is.
+    OK(request(PTRACE_CONT, pid, 0, 0));
+    ends_with(pid, ESRCH);
+}
+
+CASE(the_tracer_has_another_call_made) {
+    pid_t pid = asking(0);
+    changes(pid, SYS_getpgid, 1 << 30);
+    OK(request(PTRACE_CONT, pid, 0, 0));
+    ends_with(pid, ESRCH);
+    pid = asking(0);
+    changes(pid, SYS_umask, 017);
+    OK(request(PTRACE_CONT, pid, 0, 0));
+    ends_with(pid, 022);
+    // One that would be asked about is made without that.
+    pid = asking(0);
+    changes(pid, SYS_getsid, 1 << 30);
+    OK(request(PTRACE_CONT, pid, 0, 0));
+    ends_with(pid, ESRCH);
+    // But what filters forbid they forbid.
+    pid = asking(0);
+    changes(pid, SYS_getpriority, 0);
+    OK(request(PTRACE_CONT, pid, 0, 0));
+    ends_with(pid, 33);
+}
+
+CASE(the_tracer_skips_what_a_filter_asks_about) {
+    pid_t pid = asking(0);
+    struct user_regs_struct regs = registers(pid);
+    regs.orig_rax = -1;
+    regs.rax = 55;
+    OK(request(PTRACE_SETREGS, pid, 0, (long)&regs));
+    OK(request(PTRACE_CONT, pid, 0, 0));
+    ends_with(pid, 55);
+    pid = asking(0);
+    OK(request(PTRACE_POKEUSER, pid, offsetof(struct user, regs.orig_rax), -1));
+    OK(request(PTRACE_CONT, pid, 0, 0));
+    ends_with(pid, ENOSYS);
+    pid = asking(0);
+    for (int i = 0; i < 3; i++) {
+        OK(request(PTRACE_POKEUSER, pid, offsetof(struct user, regs.orig_rax), -1));
+        OK(request(PTRACE_POKEUSER, pid, offsetof(struct user, regs.rax), -EAGAIN));
+        OK(request(PTRACE_CONT, pid, 0, 0));
+        if (i < 2) stops_for(pid, PTRACE_EVENT_SECCOMP);
+    }
+    ends_with(pid, 96);
+}
+
+CASE(a_filter_asks_between_start_and_end_of_a_call) {
+    pid_t pid = asking(PTRACE_O_TRACESYSGOOD);
+    OK(request(PTRACE_SYSCALL, pid, 0, 0));
+    stops_by(pid, SIGTRAP | 0x80);
+    struct __ptrace_syscall_info info = {};
+    OK(request(PTRACE_GET_SYSCALL_INFO, pid, sizeof info, (long)&info));
+    EQ(info.op, PTRACE_SYSCALL_INFO_EXIT);
+    EQ(info.exit.rval, -ESRCH);
+    struct user_regs_struct regs = registers(pid);
+    regs.rax = -EAGAIN;
+    OK(request(PTRACE_SETREGS, pid, 0, (long)&regs));
+    OK(request(PTRACE_SYSCALL, pid, 0, 0));
+    stops_by(pid, SIGTRAP | 0x80);
+    OK(request(PTRACE_GET_SYSCALL_INFO, pid, sizeof info, (long)&info));
+    EQ(info.op, PTRACE_SYSCALL_INFO_ENTRY);
+    EQ(info.entry.nr, SYS_getpgid);
+    // What comes of it the filter is asked about, too.
+    changes(pid, SYS_getsid, 1 << 30);
+    OK(request(PTRACE_SYSCALL, pid, 0, 0));
+    stops_for(pid, PTRACE_EVENT_SECCOMP);
+    EQ(registers(pid).orig_rax, SYS_getsid);
+    unsigned long message;
+    OK(request(PTRACE_GETEVENTMSG, pid, 0, (long)&message));
+    EQ(message, 1);
+    changes(pid, SYS_umask, 017);
+    OK(request(PTRACE_SYSCALL, pid, 0, 0));
+    stops_by(pid, SIGTRAP | 0x80);
+    regs = registers(pid);
+    EQ(regs.orig_rax, SYS_umask);
+    EQ(regs.rax, 022);
+    OK(request(PTRACE_CONT, pid, 0, 0));
+    ends_with(pid, 022);
+}
+
+CASE(without_the_option_a_filter_asks_nobody) {
+    pid_t pid = traced(asks);
+    OK(request(PTRACE_CONT, pid, 0, 0));
+    ends_with(pid, ENOSYS);
+    // One that is let go while it asks makes its call, and asks nobody later.
+    pid = asking(0);
+    OK(request(PTRACE_POKEUSER, pid, offsetof(struct user, regs.orig_rax), -1));
+    OK(request(PTRACE_POKEUSER, pid, offsetof(struct user, regs.rax), -EAGAIN));
+    OK(request(PTRACE_DETACH, pid, 0, 0));
+    ends_with(pid, ENOSYS);
+}
+
+static int written[2];
+static void writes_once(void) {
+    filters(SYS_write, SECCOMP_RET_TRACE);
+    if (write(written[1], "x", 1) != 1) _exit(5);
+}
+
+CASE(one_that_is_killed_while_a_filter_asks) {
+    OK(pipe2(written, O_NONBLOCK));
+    pid_t pid = traced(writes_once);
+    OK(request(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACESECCOMP));
+    OK(request(PTRACE_CONT, pid, 0, 0));
+    stops_for(pid, PTRACE_EVENT_SECCOMP);
+    OK(kill(pid, SIGKILL));
+    CHECK(WIFSIGNALED(next(pid)));
+    char byte;
+    ERR(read(written[0], &byte, 1), EAGAIN);
+    // And when its tracer ends, which takes it along.
+    pid_t tracer = OK(fork());
+    if (tracer == 0) {
+        pid = traced(writes_once);
+        OK(request(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACESECCOMP | PTRACE_O_EXITKILL));
+        OK(request(PTRACE_CONT, pid, 0, 0));
+        stops_for(pid, PTRACE_EVENT_SECCOMP);
+        _exit(0);
+    }
+    expect_exit(tracer, 0);
+    OK(close(written[1]));
+    ssize_t got;
+    WAIT_UNTIL((got = read(written[0], &byte, 1)) != -1);
+    EQ(got, 0);
 }

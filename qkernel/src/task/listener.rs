@@ -19,7 +19,7 @@ use core::any::Any;
 use linux_raw_sys::general::O_RDWR;
 use qlib::seccomp::Call;
 
-use super::Thread;
+use super::{Thread, signal};
 use crate::errno::{Errno, Result};
 use crate::fs::{FileOps, OpenFile};
 use crate::random;
@@ -125,6 +125,10 @@ impl Listener {
         let is_held = || self.outlasts_signals && self.stage(asked.id) == Ok(Stage::Taken);
         match answer {
             Err(Errno::ERESTARTSYS) if is_held() => {
+                let attempt = || match attempt() {
+                    Err(Errno::EAGAIN) if signal::has_fatal(thread) => Err(Errno::ERESTARTSYS),
+                    result => result,
+                };
                 block_until_killed(thread, &[], PollMask::empty(), attempt).await
             }
             answer => answer,
