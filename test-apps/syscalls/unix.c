@@ -2,7 +2,9 @@
 #include "harness.h"
 
 #include <poll.h>
+#include <linux/sockios.h>
 #include <stddef.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -647,4 +649,131 @@ CASE(messages_beyond_all_memory) {
     EQ(recv(fds[1], &byte, 1, MSG_DONTWAIT), 1);
     // And nobody waits.
     ERR(recv(fds[1], (void *)-4096, 10, 0), EFAULT);
+}
+
+// Urgent bytes (MSG_OOB), of streams.
+
+static void has_urgent(int fd, bool expected) {
+    struct pollfd poller = {fd, POLLPRI, 0};
+    EQ(poll(&poller, 1, 0), expected);
+}
+
+static int at_mark(int fd) {
+    int is = -1;
+    OK(ioctl(fd, SIOCATMARK, &is));
+    return is;
+}
+
+static void urgent_pair(int fds[2]) { OK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds)); }
+
+// What is read at once is this.
+static void reads(int fd, const char *expected) {
+    char text[64] = {};
+    ssize_t got = recv(fd, text, sizeof text - 1, 0);
+    if (got != (ssize_t)strlen(expected) || strcmp(text, expected) != 0) FAIL("read \"%s\" (%zd), expected \"%s\"", text, got, expected);
+}
+
+CASE(urgent_bytes_come_beside_the_stream) {
+    int fds[2];
+    urgent_pair(fds);
+    char byte = 0;
+    ERR(recv(fds[1], &byte, 1, MSG_OOB), EINVAL);
+    EQ(at_mark(fds[1]), 0);
+    EQ(send(fds[0], "hello", 5, MSG_OOB), 5);
+    has_urgent(fds[1], true);
+    int waiting;
+    OK(ioctl(fds[1], FIONREAD, &waiting));
+    EQ(waiting, 5);
+    EQ(recv(fds[1], &byte, 1, MSG_OOB | MSG_PEEK), 1);
+    EQ(byte, 'o');
+    byte = 0;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    EQ(recvmsg(fds[1], &message, MSG_OOB), 1);
+    EQ(byte, 'o');
+    CHECK(message.msg_flags & MSG_OOB);
+    ERR(recv(fds[1], &byte, 1, MSG_OOB), EINVAL);
+    has_urgent(fds[1], false);
+    EQ(at_mark(fds[1]), 0);
+    reads(fds[1], "hell");
+    EQ(send(fds[0], "world", 5, 0), 5);
+    reads(fds[1], "world");
+    EQ(at_mark(fds[1]), 0);
+}
+
+CASE(a_read_ends_where_an_urgent_byte_is) {
+    int fds[2];
+    urgent_pair(fds);
+    EQ(send(fds[0], "hello", 5, MSG_OOB), 5);
+    EQ(send(fds[0], "world", 5, 0), 5);
+    EQ(at_mark(fds[1]), 0);
+    reads(fds[1], "hell");
+    EQ(at_mark(fds[1]), 1);
+    has_urgent(fds[1], true);
+    // Who reads on does not want it.
+    reads(fds[1], "world");
+    char byte;
+    ERR(recv(fds[1], &byte, 1, 0), EAGAIN);
+}
+
+CASE(urgent_bytes_in_line) {
+    int fds[2], on = 1;
+    urgent_pair(fds);
+    OK(setsockopt(fds[1], SOL_SOCKET, SO_OOBINLINE, &on, sizeof on));
+    EQ(send(fds[0], "hello", 5, MSG_OOB), 5);
+    EQ(send(fds[0], "world", 5, 0), 5);
+    char byte;
+    ERR(recv(fds[1], &byte, 1, MSG_OOB), EINVAL);
+    has_urgent(fds[1], true);
+    reads(fds[1], "hell");
+    EQ(at_mark(fds[1]), 1);
+    reads(fds[1], "oworld");
+    has_urgent(fds[1], false);
+}
+
+CASE(a_later_urgent_byte_counts) {
+    int fds[2];
+    urgent_pair(fds);
+    EQ(send(fds[0], "ab", 2, MSG_OOB), 2);
+    EQ(send(fds[0], "cd", 2, MSG_OOB), 2);
+    char byte = 0;
+    EQ(recv(fds[1], &byte, 1, MSG_OOB), 1);
+    EQ(byte, 'd');
+    // The one before is one of the stream.
+    reads(fds[1], "abc");
+}
+
+CASE(urgent_bytes_are_told_by_a_signal) {
+    int fds[2];
+    urgent_pair(fds);
+    block_signal(SIGURG);
+    EQ(send(fds[0], "a", 1, MSG_OOB), 1);
+    expect_no_signal(SIGURG);
+    OK(fcntl(fds[1], F_SETOWN, getpid()));
+    EQ(send(fds[0], "b", 1, MSG_OOB), 1);
+    siginfo_t info;
+    CHECK(signal_within(SIGURG, &info, 5000));
+    EQ(info.si_code, SI_KERNEL);
+    EQ(send(fds[0], "c", 1, 0), 1);
+    expect_no_signal(SIGURG);
+    int epoll = OK(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLPRI};
+    OK(epoll_ctl(epoll, EPOLL_CTL_ADD, fds[1], &event));
+    EQ(epoll_wait(epoll, &event, 1, 0), 1);
+    EQ(event.events, EPOLLPRI);
+}
+
+CASE(no_urgent_bytes) {
+    int fds[2];
+    urgent_pair(fds);
+    ERR(send(fds[0], "", 0, MSG_OOB), EOPNOTSUPP);
+    OK(shutdown(fds[1], SHUT_RD));
+    signal(SIGPIPE, SIG_IGN);
+    ERR(send(fds[0], "x", 1, MSG_OOB), EPIPE);
+    char byte;
+    for (int i = 0; i < 2; i++) {
+        OK(socketpair(AF_UNIX, i ? SOCK_DGRAM : SOCK_SEQPACKET, 0, fds));
+        ERR(send(fds[0], "x", 1, MSG_OOB), EOPNOTSUPP);
+        ERR(recv(fds[1], &byte, 1, MSG_OOB), EOPNOTSUPP);
+    }
 }

@@ -5,7 +5,7 @@ use alloc::sync::{Arc, Weak};
 
 use linux_raw_sys::general::{
     F_OWNER_PGRP, F_OWNER_PID, F_OWNER_TID, POLLERR, POLLHUP, POLLIN, POLLMSG, POLLOUT, POLLRDNORM,
-    POLLWRBAND, POLLWRNORM, SIGIO,
+    POLLWRBAND, POLLWRNORM, SIGIO, SIGURG,
 };
 
 use crate::errno::{Errno, Result};
@@ -130,7 +130,7 @@ fn kept(file: &OpenFile) -> Option<Arc<Telling>> {
 }
 
 /// That of `file`, made if there is none.
-fn of(file: &OpenFile) -> Arc<Telling> {
+pub fn of(file: &OpenFile) -> Arc<Telling> {
     kept(file).unwrap_or_else(|| {
         let telling = Arc::new(Telling::default());
         *file.telling.lock() = Some(telling.clone());
@@ -273,6 +273,14 @@ impl Observer for Ear {
     }
 }
 
+impl Telling {
+    /// Tells of urgent bytes (MSG_OOB), which needs no O_ASYNC and has a signal of its own.
+    pub fn tell_of_urgent(&self) {
+        let settings = self.settings.lock().clone();
+        settings.send(SigInfo::kernel(SIGURG));
+    }
+}
+
 impl CloseHook for Telling {
     fn closed(&self, ops: &dyn FileOps) {
         let was = self.settings.lock().switched_on.take();
@@ -302,10 +310,13 @@ fn news(events: PollMask, sides: PollMask, tells: Tells) -> Option<(i32, u32)> {
 
 impl Settings {
     fn tell(&self, code: i32, band: u32, fd: Fd) {
-        let info = match self.signo {
+        self.send(match self.signo {
             0 => SigInfo::kernel(SIGIO),
             signo => SigInfo::poll(signo, code, band.into(), fd),
-        };
+        });
+    }
+
+    fn send(&self, info: SigInfo) {
         // What finds no room in a queue is told of by SIGIO, which needs none.
         let tell = |send: &dyn Fn(SigInfo) -> Result| {
             if send(info).is_err() {

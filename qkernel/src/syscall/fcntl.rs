@@ -17,7 +17,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::{Fd, OpenFile, dnotify, lease, memfd, perm};
 use crate::ipc::pipe::PipeEnd;
 use crate::ipc::sigio::{self, Named, Who};
-use crate::net::Socket;
+use crate::net::{Side, Socket};
 use crate::task::Thread;
 use crate::task::listener::Listener;
 
@@ -98,7 +98,7 @@ pub async fn fcntl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) ->
         }
         F_SETOWN_EX => {
             let [kind, number]: [u32; 2] = thread.mm().read(Va(argument))?;
-            sigio::set_owner(thread, &file, Who::find(thread, Named { kind, number })?);
+            give_owner(thread, &file, Who::find(thread, Named { kind, number })?);
             Ok(0)
         }
         F_GETLEASE => lease::get(&file).map(|kind| kind as usize),
@@ -146,8 +146,15 @@ fn set_owner(thread: &Thread, file: &OpenFile, owner: i32) -> Result<usize> {
     if owner == i32::MIN {
         return Err(Errno::EINVAL);
     }
-    sigio::set_owner(thread, file, Who::find(thread, Named::from_signed(owner))?);
+    give_owner(thread, file, Who::find(thread, Named::from_signed(owner))?);
     Ok(0)
+}
+
+fn give_owner(thread: &Thread, file: &OpenFile, who: Who) {
+    sigio::set_owner(thread, file, who);
+    if let Some(Side::Here(unix)) = file.downcast::<Socket>().map(Socket::side) {
+        unix.set_owner(&sigio::of(file));
+    }
 }
 
 /// FIOSETOWN, FIOGETOWN and their kin, which sockets have (socket(7)).

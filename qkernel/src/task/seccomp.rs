@@ -118,7 +118,7 @@ async fn carry_out(thread: &Arc<Thread>, call: &mut Call, mut verdict: Verdict) 
             Ok(Answer::Returns(value)) => (Ok(value as usize), "answered"),
             Err(error) => (Err(error), "failed"),
         },
-        // Nobody traces.
+        // No tracer wants to be asked.
         ret::TRACE => (Err(Errno::ENOSYS), "failed"),
         action => {
             log(thread, call, "killed");

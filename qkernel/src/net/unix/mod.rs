@@ -10,6 +10,7 @@ mod options;
 mod outside;
 pub mod rights;
 mod transfer;
+mod urgent;
 
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
@@ -27,6 +28,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::attr::Attributes;
 use crate::fs::{Caller, OpenFile};
 use crate::ipc::AnonInode;
+use crate::ipc::sigio::Telling;
 use crate::sync::Mutex;
 use crate::task::Thread;
 use crate::wait::{PollMask, WaitQueue};
@@ -34,6 +36,7 @@ use names::Name;
 use options::Options;
 pub use options::max_backlog;
 use rights::InFlight;
+use urgent::Urgency;
 
 /// What a message costs its sender's buffer besides its bytes, as on Linux: it bounds how many
 /// empty ones wait.
@@ -51,6 +54,8 @@ struct Packet {
     from: Option<Name>,
     /// What it takes of its sender's buffer (not streams).
     _charge: Option<Charge>,
+    /// It is an urgent byte (MSG_OOB), or has been one.
+    urgency: Urgency,
 }
 
 impl Packet {
@@ -107,6 +112,14 @@ struct UnixState {
     outside: Option<Arc<HostSocket>>,
     passes_credentials: bool,
     options: Options,
+    /// Packets that a stream's readers have taken; and, counted with those, the one that is the
+    /// latest urgent byte (MSG_OOB).
+    taken: u64,
+    urgent: Option<u64>,
+    /// Packets in the queue that are urgent bytes, or marks of such.
+    urgent_packets: usize,
+    /// Whom urgent bytes are told of by a signal (F_SETOWN).
+    owner: Option<Weak<Telling>>,
 }
 
 /// An AF_UNIX socket.
@@ -469,6 +482,7 @@ impl UnixSocket {
     /// ioctl(2).
     pub fn ioctl(&self, caller: &dyn Caller, command: u32, argument: u64) -> Result<usize> {
         const SIOCOUTQ: u32 = 0x5411;
+        const SIOCATMARK: u32 = 0x8905;
         let bytes = match command {
             FIONREAD => {
                 let state = self.state.lock();
@@ -484,6 +498,7 @@ impl UnixSocket {
                 self.peer().map_or(0, |peer| peer.state.lock().incoming_bytes)
             }
             SIOCOUTQ => self.state.lock().outgoing_bytes,
+            SIOCATMARK => self.is_at_mark().into(),
             // The interfaces are asked for by sockets of any family.
             _ if message::is_interface_ioctl(command) => {
                 if let Some((namespace, own)) = network::current() {
@@ -508,6 +523,7 @@ impl UnixSocket {
         }
         mask.set(PollMask::ERR, state.error.is_some());
         mask.set(PollMask::READ, !state.incoming.is_empty() || state.read_shut);
+        mask.set(PollMask::PRI, state.urgent.is_some());
         mask.set(PollMask::RDHUP, state.read_shut);
         if self.is_datagram() {
             mask.set(PollMask::HUP, state.read_shut && state.write_shut);
@@ -531,7 +547,7 @@ impl UnixSocket {
         };
         let state = peer.state.lock();
         if self.is_stream() {
-            return limit.saturating_sub(state.incoming_bytes);
+            return limit.saturating_sub(state.stream_bytes());
         }
         // A pair of datagram sockets connected to each other is bounded by bytes only.
         let is_mutual = state.peer.as_ref().is_some_and(|p| p.ptr_eq(&self.me));
@@ -550,7 +566,7 @@ impl UnixSocket {
     /// none before.
     fn has_room(&self, peer: Option<&UnixSocket>) -> bool {
         let taken = match (self.is_stream(), peer) {
-            (true, Some(peer)) => peer.state.lock().incoming_bytes,
+            (true, Some(peer)) => peer.state.lock().stream_bytes(),
             (true, None) => 0,
             (false, _) => self.state.lock().outgoing_bytes,
         };

@@ -9,6 +9,7 @@ use linux_raw_sys::net::{
 use zerocopy::IntoBytes;
 
 use super::rights::{self, InFlight};
+use super::urgent::{AtUrgent, Urgency};
 use super::{Charge, MESSAGE_BYTES, Packet, UnixSocket, names};
 use crate::abi::TimeSpec;
 use crate::errno::{Errno, Result};
@@ -40,12 +41,13 @@ impl UnixSocket {
         target: Option<&Arc<UnixSocket>>,
         control: &mut Control,
     ) -> Result<usize> {
-        if flags & MSG_OOB != 0 {
+        let is_urgent = flags & MSG_OOB != 0;
+        if is_urgent && (!self.is_stream() || buffer.remaining() == 0) {
             return Err(Errno::EOPNOTSUPP);
         }
         let peer = self.destination(target)?;
         if self.is_stream() {
-            self.send_stream(&peer, buffer, control)
+            self.send_stream(&peer, buffer, control, is_urgent)
         } else {
             self.send_packet(&peer, buffer, control)
         }
@@ -94,6 +96,7 @@ impl UnixSocket {
         peer: &Arc<UnixSocket>,
         buffer: &mut IoBuffer<'_>,
         control: &mut Control,
+        is_urgent: bool,
     ) -> Result<usize> {
         let mut sent = 0;
         while buffer.remaining() > 0 {
@@ -104,7 +107,13 @@ impl UnixSocket {
             if room == 0 {
                 break;
             }
-            let bytes = match buffer.take_vec(room.min(MAX_PIECE)) {
+            // The last byte is the urgent one, by itself.
+            let is_last = is_urgent && buffer.remaining() == 1;
+            let most = match is_urgent {
+                true => (buffer.remaining() - 1).max(1),
+                false => MAX_PIECE,
+            };
+            let bytes = match buffer.take_vec(room.min(MAX_PIECE).min(most)) {
                 Ok(bytes) if !bytes.is_empty() => bytes,
                 Err(error) if sent == 0 => return Err(error),
                 _ => break,
@@ -114,10 +123,15 @@ impl UnixSocket {
             let credentials = self.credentials_for(peer, control);
             let mut state = peer.state.lock();
             state.incoming_bytes += bytes.len();
+            if is_last {
+                state.note_urgent();
+            }
             match state.incoming.back_mut() {
                 // Short writes go together, unless something distinguishes them.
                 Some(last)
                     if rights.is_empty()
+                        && !is_last
+                        && last.urgency == Urgency::None
                         && last.credentials == credentials
                         && last.rights.is_empty()
                         && last.bytes.len() + bytes.len() <= 4096 =>
@@ -131,7 +145,12 @@ impl UnixSocket {
                     credentials,
                     from: None,
                     _charge: None,
+                    urgency: if is_last { Urgency::Pending } else { Urgency::None },
                 }),
+            }
+            drop(state);
+            if is_last {
+                peer.tell_of_urgent();
             }
         }
         if sent > 0 {
@@ -196,6 +215,7 @@ impl UnixSocket {
                 credentials,
                 from,
                 _charge: Some(charge),
+                urgency: Urgency::None,
             });
         }
         peer.queue.wake(PollMask::RECEIVED);
@@ -204,6 +224,9 @@ impl UnixSocket {
 
     /// recvmsg(2), without waiting. EAGAIN.
     pub fn receive(&self, buffer: &mut IoBuffer<'_>, flags: u32) -> Result<Received> {
+        if flags & MSG_OOB != 0 && self.is_stream() {
+            return self.receive_urgent(buffer, flags & MSG_PEEK != 0);
+        }
         if flags & MSG_OOB != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -224,14 +247,15 @@ impl UnixSocket {
             self.receive_stream(buffer, flags & MSG_PEEK != 0)
         } else {
             self.receive_packet(buffer, flags)
-        }?;
-        if flags & MSG_PEEK == 0 {
+        };
+        // Marks alone make room, too.
+        if flags & MSG_PEEK == 0 && (received.is_ok() || self.is_stream()) {
             self.senders.wake(PollMask::SENDABLE);
             if let Some(peer) = self.peer().filter(|peer| peer.is_stream()) {
                 peer.note_room();
             }
         }
-        Ok(received)
+        received
     }
 
     /// True if nothing more will come.
@@ -275,12 +299,16 @@ impl UnixSocket {
         let mut state = self.state.lock();
         let packet = state.incoming.pop_front()?;
         state.incoming_bytes -= packet.bytes.len() - packet.start;
+        state.taken += 1;
+        state.urgent_packets -= usize::from(packet.urgency != Urgency::None);
         Some(packet)
     }
 
     fn unpop(&self, packet: Packet) {
         let mut state = self.state.lock();
         state.incoming_bytes += packet.bytes.len() - packet.start;
+        state.taken -= 1;
+        state.urgent_packets += usize::from(packet.urgency != Urgency::None);
         state.incoming.push_front(packet);
     }
 
@@ -291,7 +319,23 @@ impl UnixSocket {
         let is_past_all = !seen.is_empty() && self.state.lock().incoming.is_empty();
         let mut failure = None;
         // Also with no room for bytes: descriptors need none.
+        // What was there were marks alone.
+        let mut finds_marks = false;
         while let Some(mut packet) = self.pop() {
+            match self.at_urgent(&mut packet, received.bytes > 0, peeks) {
+                AtUrgent::Taken => finds_marks = false,
+                AtUrgent::Ends => {
+                    self.unpop(packet);
+                    break;
+                }
+                AtUrgent::PassedOver => {
+                    finds_marks = received.bytes == 0;
+                    if peeks {
+                        seen.push(packet);
+                    }
+                    continue;
+                }
+            }
             // Bytes of different senders are not glued together when the program asks who sent
             // them.
             let credentials = passes_credentials.then(|| packet.told());
@@ -334,7 +378,7 @@ impl UnixSocket {
         self.unpop_all(seen);
         self.move_peek_offset(peeks, received.bytes);
         match failure {
-            None if is_past_all && !self.is_over() => Err(Errno::EAGAIN),
+            None if (is_past_all || finds_marks) && !self.is_over() => Err(Errno::EAGAIN),
             Some(error) if received.bytes == 0 => Err(error),
             _ => Ok(received),
         }
