@@ -8,9 +8,10 @@ use core::result;
 use core::sync::atomic::Ordering;
 use core::task::Poll;
 
+use linux_raw_sys::general::{SIGSEGV, SIGSYS, SYS_USER_DISPATCH};
 use linux_raw_sys::ptrace::PTRACE_EVENT_EXIT;
 use qlib::platform::{TRAP_DEAD, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP_SYSCALL, Trap};
-use qlib::seccomp::Call;
+use qlib::seccomp::{ARCH, Call};
 use qlib::{PAGE_SIZE, Va};
 
 use super::{containers, vsyscall};
@@ -23,11 +24,13 @@ use crate::mm::freeze::{Frozen, MustWait};
 use crate::mm::reclaim;
 use crate::mm::thread::{Arrived, Concern};
 use crate::syscall::table::Traits;
+use crate::task::dispatch::Verdict as Dispatched;
 use crate::task::outcome::Outcome;
 use crate::task::run::{Gone, go_on, start_newborn};
+use crate::task::signal::{SigAction, SigInfo};
 use crate::task::trace::stops::{self, Instead};
 use crate::task::{
-    Thread, coredump, current, dispatch, exit, lost, oom, pause, rseq, seccomp, signal, table,
+    Thread, coredump, current, exit, lost, oom, pause, rseq, seccomp, signal, table,
 };
 use crate::wait::Sleeper;
 use crate::{executor, klog, log, mm, syscall, time, urgent};
@@ -377,7 +380,8 @@ async fn serve_traced(thread: &Arc<Thread>, trap: Trap) -> (u64, Outcome) {
 /// True if a call is made as far as the program itself is asked, which needs no waiting.
 #[cold]
 fn is_not_dispatched(thread: &Thread, ip: u64) -> bool {
-    vsyscall::contains(Va(ip)) || thread.dispatch.verdict(thread, ip) == Ok(dispatch::Verdict::Made)
+    let verdict = || thread.dispatch.verdict(&thread.mm(), ip);
+    vsyscall::contains(Va(ip)) || verdict() == Ok(Dispatched::Made)
 }
 
 /// True if a call is not made, but has become a signal.
@@ -387,19 +391,27 @@ async fn is_dispatched(thread: &Arc<Thread>, trap: &Trap) -> bool {
         return false;
     }
     let verdict = loop {
-        match thread.dispatch.verdict(thread, trap.ip) {
+        match thread.dispatch.verdict(&thread.mm(), trap.ip) {
             Ok(verdict) => break verdict,
             Err(_) if oom::relieve(thread, oom::Want::Frame).await.is_ok() => {}
-            Err(_) => break dispatch::Verdict::Ends(linux_raw_sys::general::SIGSEGV),
+            Err(_) => break Dispatched::Ends(SIGSEGV),
         }
         if thread.is_dying() {
             return true;
         }
     };
     match verdict {
-        dispatch::Verdict::Made => return false,
-        dispatch::Verdict::Caught => dispatch::catch(thread, trap.nr, trap.ip),
-        dispatch::Verdict::Ends(signo) => dispatch::end(thread, signo),
+        Dispatched::Made => return false,
+        Dispatched::Caught => {
+            let mut info = SigInfo::call(SIGSYS, trap.ip, trap.nr as u32, ARCH, 0);
+            info.code = SYS_USER_DISPATCH as i32;
+            signal::force(thread, info);
+        }
+        // No handler sees it.
+        Dispatched::Ends(signo) => {
+            thread.process.signals.lock().set_action(signo, SigAction::default());
+            signal::force(thread, SigInfo::kernel(signo));
+        }
     }
     true
 }

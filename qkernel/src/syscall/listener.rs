@@ -122,7 +122,7 @@ fn receive(thread: &Arc<Thread>, listener: &Listener, at: Va) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     listener.receive(|id, other, &Call { nr, ip, args }| {
-        let pid = thread.number_of(other.tid());
+        let pid = other.downcast_ref::<Thread>().map_or(0, |other| thread.number_of(other.tid()));
         mm.write(at, &Notification { id, pid, flags: 0, nr: nr as u32, arch: ARCH, ip, args })
     })?;
     Ok(0)
@@ -152,7 +152,7 @@ fn add_fd(thread: &Arc<Thread>, listener: &Listener, request: AddFd) -> Result<u
         return Err(Errno::EINVAL);
     }
     let file = thread.files().opened(srcfd as Fd)?;
-    let target = listener.taken(id)?;
+    let target = listener.taken(id)?.downcast::<Thread>().map_err(|_| Errno::ENOENT)?;
     let close_on_exec = newfd_flags & O_CLOEXEC != 0;
     let fd = if is_set {
         let limit = target.process.rlimit(RLIMIT_NOFILE);

@@ -2,18 +2,15 @@
 //! Documentation/admin-guide/syscall-user-dispatch): each becomes a SIGSYS, unless it is made in a
 //! range of the program, or a byte of it says otherwise. That is asked before all else.
 
-use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use linux_raw_sys::general::{SIGSEGV, SIGSYS, SYS_USER_DISPATCH};
+use linux_raw_sys::general::{SIGSEGV, SIGSYS};
 use linux_raw_sys::prctl::{PR_SYS_DISPATCH_INCLUSIVE_ON, PR_SYS_DISPATCH_OFF, PR_SYS_DISPATCH_ON};
 use qlib::Va;
-use qlib::seccomp::ARCH;
 
-use super::Thread;
-use super::signal::{self, SigInfo};
 use crate::arch;
 use crate::errno::{Errno, Result};
+use crate::mm::AddressSpace;
 use crate::sync::Mutex;
 
 /// What the byte says (SYSCALL_DISPATCH_FILTER_ALLOW, SYSCALL_DISPATCH_FILTER_BLOCK).
@@ -91,7 +88,7 @@ impl State {
 
     /// What becomes of a call with this address after its instruction. ERESTARTNOMEM when there is
     /// no memory for the page of the byte.
-    pub fn verdict(&self, thread: &Thread, ip: u64) -> Result<Verdict> {
+    pub fn verdict(&self, mm: &AddressSpace, ip: u64) -> Result<Verdict> {
         let Range { start, len, selector } = *self.range.lock();
         if !self.is_on() || ip.wrapping_sub(start) < len {
             return Ok(Verdict::Made);
@@ -99,7 +96,7 @@ impl State {
         if selector.0 == 0 {
             return Ok(Verdict::Caught);
         }
-        match thread.mm().read::<u8>(selector) {
+        match mm.read::<u8>(selector) {
             Ok(ALLOW) => Ok(Verdict::Made),
             Ok(BLOCK) => Ok(Verdict::Caught),
             Ok(_) => Ok(Verdict::Ends(SIGSYS)),
@@ -107,17 +104,4 @@ impl State {
             Err(_) => Ok(Verdict::Ends(SIGSEGV)),
         }
     }
-}
-
-/// Has a thread take the signal that a call of it has become.
-pub fn catch(thread: &Arc<Thread>, nr: u64, ip: u64) {
-    let mut info = SigInfo::call(SIGSYS, ip, nr as u32, ARCH, 0);
-    info.code = SYS_USER_DISPATCH as i32;
-    signal::force(thread, info);
-}
-
-/// Ends the process of a thread by a signal that no handler sees.
-pub fn end(thread: &Arc<Thread>, signo: u32) {
-    thread.process.signals.lock().set_action(signo, signal::action::SigAction::default());
-    signal::force(thread, SigInfo::kernel(signo));
 }

@@ -19,12 +19,11 @@ use core::any::Any;
 use linux_raw_sys::general::O_RDWR;
 use qlib::seccomp::Call;
 
-use super::{Thread, signal};
 use crate::errno::{Errno, Result};
 use crate::fs::{FileOps, OpenFile};
 use crate::random;
 use crate::sync::Mutex;
-use crate::wait::{PollMask, Sleeper, WaitQueue, block_on, block_until_killed};
+use crate::wait::{PollMask, Signal, Sleeper, WaitQueue, block_on, block_until_killed};
 
 /// What the supervisor has a call come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +42,12 @@ enum Stage {
     Answered(Answer),
 }
 
+/// A thread that waits.
+pub type Waiter = Arc<dyn Any + Send + Sync>;
+
 struct Request {
-    thread: Arc<Thread>,
+    thread: Waiter,
+    wakeup: Arc<Signal>,
     call: Call,
     stage: Stage,
 }
@@ -100,8 +103,13 @@ impl Listener {
 
     /// Asks about a call of a thread, and waits for what the supervisor makes of it. ENOSYS if
     /// there is none (any more), ERESTARTSYS when a signal is to be handled or the thread is to
-    /// die.
-    pub(super) async fn ask(&self, thread: &Arc<Thread>, call: &Call) -> Result<Answer> {
+    /// die. `is_ending`: a signal is pending that kills.
+    pub(super) async fn ask<T: Sleeper + 'static>(
+        &self,
+        thread: &Arc<T>,
+        call: &Call,
+        is_ending: impl Fn() -> bool,
+    ) -> Result<Answer> {
         let asked = {
             let mut state = self.state.lock();
             if state.is_closed {
@@ -109,7 +117,8 @@ impl Listener {
             }
             let id = state.next;
             state.next = id.wrapping_add(1);
-            let request = Request { thread: thread.clone(), call: *call, stage: Stage::Fresh };
+            let (waiter, wakeup) = (thread.clone(), thread.wakeup());
+            let request = Request { thread: waiter, wakeup, call: *call, stage: Stage::Fresh };
             state.requests.insert(id, request);
             state.fresh.insert(id);
             state.arrived += 1;
@@ -126,7 +135,7 @@ impl Listener {
         match answer {
             Err(Errno::ERESTARTSYS) if is_held() => {
                 let attempt = || match attempt() {
-                    Err(Errno::EAGAIN) if signal::has_fatal(thread) => Err(Errno::ERESTARTSYS),
+                    Err(Errno::EAGAIN) if is_ending() => Err(Errno::ERESTARTSYS),
                     result => result,
                 };
                 block_until_killed(thread, &[], PollMask::empty(), attempt).await
@@ -155,7 +164,7 @@ impl Listener {
     /// The oldest call that nobody has taken, which is then, once `tell` has told of it: its
     /// number, its thread. EAGAIN: none has come. ENOENT: one has that is gone, or no thread has
     /// the filter any more.
-    pub fn receive(&self, tell: impl FnOnce(u64, &Thread, &Call) -> Result) -> Result {
+    pub fn receive(&self, tell: impl FnOnce(u64, &Waiter, &Call) -> Result) -> Result {
         let (id, thread, call) = {
             let mut state = self.state.lock();
             if state.arrived == 0 && !state.is_unused {
@@ -188,7 +197,7 @@ impl Listener {
     }
 
     /// The thread whose call has been taken and has no answer. ENOENT, EINPROGRESS.
-    pub fn taken(&self, id: u64) -> Result<Arc<Thread>> {
+    pub fn taken(&self, id: u64) -> Result<Waiter> {
         let state = self.state.lock();
         let request = state.requests.get(&id).ok_or(Errno::ENOENT)?;
         if request.stage == Stage::Taken {
@@ -200,20 +209,23 @@ impl Listener {
 
     /// Answers a call. ENOENT, EINPROGRESS.
     pub fn answer(&self, id: u64, answer: Answer) -> Result {
-        let thread = self.taken(id)?;
-        {
+        let wakeup = {
             let mut state = self.state.lock();
-            if let Some(request) = state.requests.get_mut(&id) {
-                request.stage = Stage::Answered(answer);
-                state.taken -= 1;
+            let request = state.requests.get_mut(&id).ok_or(Errno::ENOENT)?;
+            if request.stage != Stage::Taken {
+                return Err(Errno::EINPROGRESS);
             }
-        }
-        thread.wakeup().set();
+            request.stage = Stage::Answered(answer);
+            let wakeup = request.wakeup.clone();
+            state.taken -= 1;
+            wakeup
+        };
+        wakeup.set();
         Ok(())
     }
 }
 
-/// A thread that waits.
+/// The request of a thread that waits.
 struct Asked<'a> {
     listener: &'a Listener,
     id: u64,
@@ -245,7 +257,7 @@ impl FileOps for Listener {
 
     /// Calls that wait fail, as those that come later.
     fn release(&self, _file: &OpenFile) {
-        let waiting: Vec<Arc<Thread>> = {
+        let waiting: Vec<Arc<Signal>> = {
             let mut state = self.state.lock();
             state.is_closed = true;
             state.fresh.clear();
@@ -255,11 +267,11 @@ impl FileOps for Listener {
             open.map(|request| {
                 let error = Errno::ENOSYS.0;
                 request.stage = Stage::Answered(Answer::Returns(-i64::from(error)));
-                request.thread.clone()
+                request.wakeup.clone()
             })
             .collect()
         };
-        waiting.iter().for_each(|thread| thread.wakeup().set());
+        waiting.iter().for_each(|wakeup| wakeup.set());
     }
 
     fn as_any(&self) -> &dyn Any {

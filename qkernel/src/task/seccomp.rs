@@ -143,7 +143,8 @@ async fn answer(
     call: &Call,
     listener: Option<Arc<Listener>>,
 ) -> Result<Answer> {
-    listener.ok_or(Errno::ENOSYS)?.ask(thread, call).await
+    let listener = listener.ok_or(Errno::ENOSYS)?;
+    listener.ask(thread, call, || signal::has_fatal(thread)).await
 }
 
 /// How many threads of a process are not on their way to their end.

@@ -545,6 +545,13 @@ fn a_crowd_of_threads_is_forced_to_sleep() {
 }
 
 #[test]
+fn calls_that_wait_for_a_supervisor_are_forced_to_sleep() {
+    let cases = "calls_in_a_row a_signal_has_it_made_again many_threads_wait readiness \
+                 descriptors_are_given one_that_was_taken_outlasts_signals";
+    sleeps_through("unotify", cases);
+}
+
+#[test]
 fn a_sleep_does_not_end_a_pause() {
     let c = memory("32");
     let (mut control, mut sleeper) = (c.control(), c.control());
