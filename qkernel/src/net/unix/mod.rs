@@ -4,6 +4,7 @@
 //! A message is put straight into its receiver's queue. Who waits for room waits on the receiver's
 //! wait queue (datagrams) or is notified through its own (connections).
 
+mod incoming;
 pub mod list;
 pub mod names;
 mod options;

@@ -265,53 +265,6 @@ impl UnixSocket {
         state.read_shut || (!self.is_datagram() && !has_peer())
     }
 
-    /// SO_PEEK_OFF: looks go on from where the last one ended, and reads take that with them.
-    fn move_peek_offset(&self, peeks: bool, bytes: usize) {
-        if let Some(offset) = &mut self.state.lock().options.peek_offset {
-            *offset =
-                if peeks { offset.saturating_add(bytes) } else { offset.saturating_sub(bytes) };
-        }
-    }
-
-    /// Takes out what lies before the place where a look begins: that, and how many bytes of the
-    /// next one lie before it too.
-    fn before_look(&self) -> (Vec<Packet>, usize) {
-        let mut left = self.state.lock().options.peek_offset.unwrap_or(0);
-        let mut before = Vec::new();
-        while left > 0 {
-            let Some(packet) = self.pop() else { break };
-            let length = packet.bytes.len() - packet.start;
-            if length > left {
-                self.unpop(packet);
-                break;
-            }
-            left -= length;
-            before.push(packet);
-        }
-        (before, left)
-    }
-
-    fn unpop_all(&self, packets: Vec<Packet>) {
-        packets.into_iter().rev().for_each(|packet| self.unpop(packet));
-    }
-
-    fn pop(&self) -> Option<Packet> {
-        let mut state = self.state.lock();
-        let packet = state.incoming.pop_front()?;
-        state.incoming_bytes -= packet.bytes.len() - packet.start;
-        state.taken += 1;
-        state.urgent_packets -= usize::from(packet.urgency != Urgency::None);
-        Some(packet)
-    }
-
-    fn unpop(&self, packet: Packet) {
-        let mut state = self.state.lock();
-        state.incoming_bytes += packet.bytes.len() - packet.start;
-        state.taken -= 1;
-        state.urgent_packets += usize::from(packet.urgency != Urgency::None);
-        state.incoming.push_front(packet);
-    }
-
     fn receive_stream(&self, buffer: &mut IoBuffer<'_>, peeks: bool) -> Result<Received> {
         let passes_credentials = self.state.lock().passes_credentials;
         let mut received = Received::default();
