@@ -29,6 +29,12 @@ pub struct Upcalls {
     /// RLIMIT_STACK and RLIMIT_AS of the thread that the kernel works for, in bytes; 0 where it
     /// works for none.
     pub memory_limits: fn() -> (u64, u64),
+    /// The kernel needs a page that a program has yet to see to (userfaultfd(2)), in the space at
+    /// this address in memory, and is about to write to it or not. True if the thread that it works
+    /// for can wait for that.
+    pub page_missed: fn(usize, Va, bool) -> bool,
+    /// What is to be written to such a page. True if that is done when the call is over.
+    pub owe: fn(usize, Va, &[u8]) -> bool,
     /// Gives free frames of user memory back to the host.
     pub release_user_frames: fn(),
     /// Gives up what is only kept open at the host; whether anything was.
@@ -76,6 +82,8 @@ pub(crate) static UPCALLS: &Upcalls = &Upcalls {
     run_tasks: || {},
     release_tables: |_| {},
     memory_limits: || (0, 0),
+    page_missed: |_, _, _| false,
+    owe: |_, _, _| false,
     release_user_frames: || {},
     give_up_handles: || false,
     owner_of: |_| None,

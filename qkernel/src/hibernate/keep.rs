@@ -206,7 +206,7 @@ impl<'a> Keep<'a> {
 
     /// The entry of a page of this use in a slot.
     fn swapped(&self, slot: u64, pte: Pte, usage: Usage) -> Pte {
-        self.aging.left(usage).put(Pte::swapped(slot, pte.flags() & PteFlags::COW))
+        self.aging.left(usage).put(Pte::swapped(slot, pte.flags() & PteFlags::KEPT_IN_SLOT))
     }
 }
 

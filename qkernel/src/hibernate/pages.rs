@@ -333,7 +333,7 @@ impl Pages {
             mm.rewrite_private(&mut |_, pte| match exchange(pte.gpa()) {
                 Some(Backing::Frame(frame, usage)) => usage.put(pte.with_gpa(frame)),
                 Some(Backing::Slot(slot, usage)) => {
-                    usage.put(Pte::swapped(slot, pte.flags() & PteFlags::COW))
+                    usage.put(Pte::swapped(slot, pte.flags() & PteFlags::KEPT_IN_SLOT))
                 }
                 None => pte,
             });

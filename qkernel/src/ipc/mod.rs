@@ -13,6 +13,7 @@ pub mod sysv;
 pub mod timerfd;
 pub mod tty;
 pub mod uring;
+pub mod userfaultfd;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

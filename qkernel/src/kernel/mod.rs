@@ -23,8 +23,8 @@ use crate::ipc::{futex, sysv, tty};
 use crate::mm;
 use crate::net::guest;
 use crate::net::unix::rights;
-use crate::task::current;
 use crate::task::{self, Process};
+use crate::task::{current, userfault};
 
 /// What the edge to the platform calls.
 pub const UPCALLS: Upcalls = Upcalls {
@@ -34,6 +34,8 @@ pub const UPCALLS: Upcalls = Upcalls {
     run_tasks: dispatch::run_tasks,
     release_tables: mm::mmu::release_tables,
     memory_limits: current::memory_limits,
+    page_missed: userfault::page_missed,
+    owe: userfault::owe,
     release_user_frames: mm::frames::release_free,
     give_up_handles: handle_cache::give_up_all,
     owner_of: thread::owner_of,

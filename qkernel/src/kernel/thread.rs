@@ -30,7 +30,8 @@ use crate::task::run::{Gone, go_on, start_newborn};
 use crate::task::signal::{SigAction, SigInfo};
 use crate::task::trace::stops::{self, Instead};
 use crate::task::{
-    Thread, coredump, current, exit, lost, oom, pause, rseq, seccomp, signal, table,
+    Thread, coredump, current, exit, lost, oom, owed, pause, rseq, seccomp, signal, table,
+    userfault,
 };
 use crate::wait::Sleeper;
 use crate::{executor, klog, log, mm, syscall, time, urgent};
@@ -153,9 +154,11 @@ fn call_now(
     }
     let Call { nr, args, .. } = *call;
     let number = thread.syscalls.load(Ordering::Relaxed);
+    thread.missed.lock().set_in_call(true);
     let served = thread
         .cpu_time
         .on_the_spot(number, || current::call(thread, || syscall::dispatch_now(thread, nr, args)));
+    thread.missed.lock().set_in_call(false);
     let Some(result) = served else { return Next::Task(None) };
     drop(frozen);
     claim(thread);
@@ -168,6 +171,7 @@ fn call_now(
     match result {
         Err(errno) if errno.is_internal() => Next::Task(Some(result)),
         Err(_) if vsyscall::contains(Va(call.ip)) => Next::Task(Some(result)),
+        _ if thread.missed.lock().owes() => Next::Task(Some(result)),
         _ if thread.lost.lock().is_empty() && may_go(thread) => {
             Next::Go(signal::to_return_value(result))
         }
@@ -282,6 +286,8 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
                     None if thread.trace.stops_at_calls() => serve_traced(thread, trap).await,
                     None => serve(thread, trap).await,
                 };
+                let owes = thread.missed.lock().owes();
+                let outcome = if owes { owed::settle(thread, outcome).await } else { outcome };
                 lost::unmap(thread).await;
                 if vsyscall::contains(Va(trap.ip)) {
                     vsyscall::finish(thread, outcome);
@@ -449,6 +455,9 @@ async fn serve_allowed(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
         if outcome != Outcome::Returns(Err(Errno::ERESTARTNOMEM)) {
             break outcome;
         }
+        if userfault::wait_for_missed(thread).await && !thread.is_dying() {
+            continue;
+        }
         match oom::relieve(thread, oom::Want::Frame).await {
             _ if thread.is_dying() => break Outcome::Returns(Err(Errno::EINTR)),
             Ok(()) => is_again = false,
@@ -476,12 +485,14 @@ async fn perform(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
         },
         None => None,
     };
+    thread.missed.lock().set_in_call(true);
     let mut call = pin!(syscall::dispatch(thread, trap.nr, trap.args));
     let outcome = match frozen {
         None => shown(thread, call.as_mut()).await,
         // Nothing may be mapped meanwhile.
         Some(_) => call.await,
     };
+    thread.missed.lock().set_in_call(false);
     if frozen.is_some() && moves_pages(trap.nr) && thread.mm().has_ops() {
         // Others may free what was moved by its new place, while this thread has yet to unmap the
         // old one. An error: it died.
@@ -596,6 +607,15 @@ async fn fault(thread: &Arc<Thread>, trap: &Trap) {
                     Ok(()) => {}
                     // There is memory: the page cannot be had for another reason.
                     Err(_) => break mm::fault::Failure::NOTHING_BEHIND,
+                }
+            }
+            // Nor while somebody else sees to the page.
+            Err(mm::fault::Failure::AWAITED) => {
+                let place = userfault::In::UserMode;
+                let waited = userfault::wait(thread, &mm, Va(trap.addr), access, place).await;
+                // A signal is to be handled first; the instruction is tried again after that.
+                if waited.is_err() {
+                    return;
                 }
             }
             Err(failure) => break failure,

@@ -177,7 +177,8 @@ impl Inner {
     fn frames_to_empty(&mut self, parts: &[Vma], range: Range<Va>) -> Option<Vec<Frames>> {
         let is_private = |part: &Vma| {
             let kept = VmaFlags::SHARED | VmaFlags::LOCKED | VmaFlags::PADS;
-            part.backing.is_none() && !part.flags.intersects(kept)
+            // The next touch of what is served by a program must trap.
+            part.backing.is_none() && !part.flags.intersects(kept) && part.served_by.is_none()
         };
         let is_too_much = emptied::all() > account::memory_bytes() / PAGE_SIZE / SHARE;
         if !self.mmu.empties() || is_too_much || !parts.iter().all(is_private) {

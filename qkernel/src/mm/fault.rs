@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use linux_raw_sys::general::{SIGBUS, SIGKILL, SIGSEGV};
+use linux_raw_sys::general::{SIGBUS, SIGKILL, SIGSEGV, UFFD_FEATURE_SIGBUS};
 use qlib::pagetable::{Pte, PteFlags};
 use qlib::{Gpa, PAGE_SIZE, Va};
 
@@ -12,6 +12,7 @@ use super::mapped::MappedPage;
 use super::mmu::is_mapped;
 use super::space::Inner;
 use super::swap::{self, Usage};
+use super::userfault::Registration;
 use super::vma::{Prot, Vma, VmaFlags};
 use super::{Access, AddressSpace, reclaim};
 use crate::arch;
@@ -49,6 +50,9 @@ impl Failure {
     pub const NOTHING_BEHIND: Failure = Failure { signo: SIGBUS, si_code: BUS_ADRERR };
     /// Not for the program: guest memory is used up.
     pub const NO_MEMORY: Failure = Failure { signo: SIGKILL, si_code: 0 };
+    /// Nor this: it is to wait until another thread has seen to the page
+    /// ([`AddressSpace::awaits`]).
+    pub const AWAITED: Failure = Failure { signo: 0, si_code: 0 };
 }
 
 static FAULTS: AtomicU64 = AtomicU64::new(0);
@@ -119,11 +123,36 @@ impl AddressSpace {
             }
         }
         inner.kernel_access = false;
+        drop(inner);
         let pte = pte.map_err(|failure| match failure {
             Failure::NO_MEMORY => Errno::ERESTARTNOMEM,
+            Failure::AWAITED => self.missed(va, access),
             _ => Errno::EFAULT,
         })?;
         Ok(pte.gpa() + va.page_offset())
+    }
+
+    /// The kernel needs a page that is a program's to see to: what becomes of the call.
+    /// ERESTARTNOMEM if its thread waits for that as it would for memory.
+    #[cold]
+    fn missed(&self, va: Va, access: Access) -> Errno {
+        let served = self.lock().served_by(va).filter(|served| served.context.serves_kernel());
+        let space = core::ptr::from_ref(self).addr();
+        if served.is_some() && (UPCALLS.page_missed)(space, va, access == Access::Write) {
+            return Errno::ERESTARTNOMEM;
+        }
+        Errno::EFAULT
+    }
+
+    /// Who sees to the page at `va` for an access that waits for that now, and whether that is
+    /// because it is written to, not because it is missing; `None` if it need not wait.
+    pub fn awaits(&self, va: Va, access: Access) -> Option<(Registration, bool)> {
+        let mut inner = self.lock();
+        let vma = inner.vmas.find(va).cloned()?;
+        let pte = inner.table().get(va);
+        let failure = vma.prot.allows(access).then(|| vma.is_awaited(pte, access)).flatten();
+        let is_write = pte.is_present();
+        vma.served_by.filter(|_| failure == Some(Failure::AWAITED)).map(|by| (by, is_write))
     }
 
     /// The guest physical address of a byte that is about to be written to, whatever the program
@@ -218,7 +247,28 @@ pub(super) fn entry_flags(vma: &Vma, writable: bool) -> PteFlags {
     flags
 }
 
+impl Vma {
+    /// Why an access is not the kernel's to see to, if the page has this entry, which does not
+    /// allow it.
+    fn is_awaited(&self, pte: Pte, access: Access) -> Option<Failure> {
+        let served = self.served_by.as_ref()?;
+        let is_awaited = match pte {
+            Pte::EMPTY => served.missing,
+            _ => served.writes && access == Access::Write && pte.has(PteFlags::WATCHED),
+        };
+        is_awaited.then(|| match served.context.has(UFFD_FEATURE_SIGBUS) {
+            true => Failure::NOTHING_BEHIND,
+            false => Failure::AWAITED,
+        })
+    }
+}
+
 impl Inner {
+    /// What the range at `va` has to do with a userfaultfd.
+    fn served_by(&self, va: Va) -> Option<Registration> {
+        self.vmas.find(va)?.served_by.clone()
+    }
+
     /// Makes the page at `va` fit for `access`: its entry.
     pub(super) fn resolve(
         &mut self,
@@ -250,6 +300,9 @@ impl Inner {
                 true => self.set(page, Usage::of(pte).seen().put(pte)),
                 false => Ok(pte),
             };
+        }
+        if let Some(failure) = vma.is_awaited(pte, access) {
+            return Err(failure);
         }
         if pte.is_present() {
             return self.upgrade(vma, page, pte, access);
@@ -291,7 +344,11 @@ impl Inner {
         if access != Access::Write || pte.has(PteFlags::WRITE) {
             let mut flags = entry_flags(vma, pte.has(PteFlags::WRITE));
             flags |= pte.flags()
-                & (PteFlags::COW | PteFlags::WINDOW | PteFlags::WRITE | PteFlags::ACCESSED);
+                & (PteFlags::COW
+                    | PteFlags::WINDOW
+                    | PteFlags::WRITE
+                    | PteFlags::ACCESSED
+                    | PteFlags::WATCHED);
             return self.set(page, Pte::new(pte.gpa(), flags));
         }
         if vma.is_shared() {

@@ -84,7 +84,8 @@ impl AddressSpace {
             if vma.flags.contains(VmaFlags::DONT_FORK) {
                 continue;
             }
-            copy.vmas.insert(vma.clone());
+            // Its faults are nobody's: there is no UFFD_FEATURE_EVENT_FORK.
+            copy.vmas.insert(Vma { served_by: None, ..vma.clone() });
             if vma.flags.contains(VmaFlags::WIPE_ON_FORK) {
                 continue;
             }
@@ -166,6 +167,7 @@ impl Inner {
     /// Enters what another space has too, or what it has been `copied` to.
     fn take_over(&mut self, entries: Vec<(Va, Pte)>, copied: &mut Copies) -> Result {
         for (va, pte) in entries {
+            let pte = pte.without(PteFlags::WATCHED);
             if let Some(own) = copied.0.remove(&va) {
                 let pte = pte.with_gpa(own).without(PteFlags::ACCESSED);
                 if self.table().set(va, pte).is_err() {

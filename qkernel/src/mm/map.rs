@@ -34,7 +34,7 @@ pub fn max_ranges() -> usize {
 impl Inner {
     /// ENOMEM if there would be too many ranges when a change of `[start, end)` has split those
     /// that lie over its ends.
-    fn check_split(&self, start: Va, end: Va) -> Result {
+    pub(super) fn check_split(&self, start: Va, end: Va) -> Result {
         let is_inside = |at: Va| self.vmas.find(at).is_some_and(|vma| vma.start < at);
         let more = usize::from(is_inside(start)) + usize::from(is_inside(end));
         let is_full = more > 0 && self.vmas.len() + more > max_ranges();
@@ -348,6 +348,8 @@ impl AddressSpace {
         limit: Limits,
     ) -> Result<Va> {
         let mut copy = vma.clone();
+        // Faults at the new place are nobody's: there is no UFFD_FEATURE_EVENT_REMAP.
+        copy.served_by = None;
         if let Some(backing) = &mut copy.backing {
             backing.first_page += (start - vma.start) >> PAGE_SHIFT;
         }
@@ -396,6 +398,7 @@ impl AddressSpace {
                     true => Usage::of(pte).seen().put(pte.without(PteFlags::ACCESSED)),
                     false => pte,
                 };
+                let moved = moved.without(PteFlags::WATCHED);
                 if inner.table().set(target + (va - start), moved).is_err() {
                     // Out of page tables: what has not been moved is still at the old place, and
                     // goes with it.
@@ -606,8 +609,10 @@ impl Inner {
             // private one if it is ours alone.
             let own = !shared && !pte.has(PteFlags::COW) && !pte.has(PteFlags::WINDOW);
             let keep = shared && pte.has(PteFlags::WRITE);
-            let kept = pte.flags() & (PteFlags::COW | PteFlags::WINDOW | PteFlags::ACCESSED);
-            Pte::new(pte.gpa(), entry_flags(&changed, own || keep) | kept)
+            let is_watched = pte.has(PteFlags::WATCHED);
+            let kept = PteFlags::COW | PteFlags::WINDOW | PteFlags::ACCESSED | PteFlags::WATCHED;
+            let flags = entry_flags(&changed, (own || keep) && !is_watched);
+            Pte::new(pte.gpa(), flags | pte.flags() & kept)
         });
     }
 }
@@ -616,12 +621,22 @@ impl Vma {
     /// A range without a file; start and end are filled in when it is mapped.
     pub fn anonymous(prot: Prot, flags: VmaFlags) -> Vma {
         let (start, end, policy) = (Va(0), Va(0), Policy::default());
-        Vma { start, end, prot, max_prot: Prot::all(), flags, backing: None, policy }
+        Vma {
+            start,
+            end,
+            prot,
+            max_prot: Prot::all(),
+            flags,
+            backing: None,
+            policy,
+            served_by: None,
+        }
     }
 
     /// A range of a file (or of anonymous shared memory).
     pub fn of_file(prot: Prot, max_prot: Prot, flags: VmaFlags, backing: FileMapping) -> Vma {
         let (start, end, policy) = (Va(0), Va(0), Policy::default());
-        Vma { start, end, prot, max_prot, flags, backing: Some(backing), policy }
+        let (backing, served_by) = (Some(backing), None);
+        Vma { start, end, prot, max_prot, flags, backing, policy, served_by }
     }
 }

@@ -17,6 +17,7 @@ pub mod map;
 pub mod mapped;
 pub mod mmu;
 pub mod patch;
+pub mod placed;
 pub mod policy;
 pub mod ranges;
 pub mod reclaim;
@@ -27,6 +28,7 @@ pub mod swap;
 pub mod tables;
 pub mod thread;
 pub mod user;
+pub mod userfault;
 pub mod vma;
 
 pub use deferred_free::DeferredFree;

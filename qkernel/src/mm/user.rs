@@ -11,6 +11,7 @@ use super::{Access, AddressSpace};
 use crate::abi::Pod;
 use crate::account;
 use crate::arch;
+use crate::arch::upcalls::UPCALLS;
 use crate::errno::{Errno, Result};
 
 impl AddressSpace {
@@ -49,10 +50,21 @@ impl AddressSpace {
         while !bytes.is_empty() {
             let take = (PAGE_SIZE - at.page_offset()).min(bytes.len() as u64) as usize;
             let (now, rest) = bytes.split_at(take);
-            arch::copy_to_gpa(self.translate_with(at, Access::Write, spare)?, now)?;
+            match self.translate_with(at, Access::Write, spare) {
+                Ok(gpa) => arch::copy_to_gpa(gpa, now)?,
+                Err(Errno::ERESTARTNOMEM) if spare == Spare::Some && self.owe(at, now) => {}
+                Err(error) => return Err(error),
+            }
             (at, bytes) = (at + take as u64, rest);
         }
         Ok(())
+    }
+
+    /// True if the call writes `bytes` when it is over, for the page is a program's to see to
+    /// first.
+    #[cold]
+    fn owe(&self, va: Va, bytes: &[u8]) -> bool {
+        (UPCALLS.owe)(core::ptr::from_ref(self).addr(), va, bytes)
     }
 
     /// As [`AddressSpace::write_bytes`], also where the program itself may not write, if that is

@@ -12,6 +12,7 @@ use qlib::Va;
 use self::gaps::Gaps;
 use super::Access;
 use super::policy::Policy;
+use super::userfault::Registration;
 use crate::errno::{Errno, Result};
 use crate::mm::mapped::MappedFile;
 
@@ -96,6 +97,8 @@ pub struct Vma {
     pub backing: Option<FileMapping>,
     /// mbind(2).
     pub policy: Policy,
+    /// The program itself serves some of its faults (userfaultfd(2)).
+    pub served_by: Option<Registration>,
 }
 
 impl Vma {
@@ -151,6 +154,7 @@ impl Vma {
             && self.max_prot == next.max_prot
             && self.flags == next.flags
             && self.policy == next.policy
+            && self.served_by == next.served_by
             && same_backing
     }
 }

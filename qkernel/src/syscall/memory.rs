@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 
 use linux_raw_sys::general::{
-    __NR_brk, __NR_madvise, __NR_mmap, __NR_mprotect, __NR_munmap, CAP_IPC_LOCK,
+    __NR_brk, __NR_ioctl, __NR_madvise, __NR_mmap, __NR_mprotect, __NR_munmap, CAP_IPC_LOCK,
     FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MADV_COLD, MADV_COLLAPSE, MADV_DODUMP, MADV_DOFORK,
     MADV_DONTDUMP, MADV_DONTFORK, MADV_DONTNEED, MADV_DONTNEED_LOCKED, MADV_FREE, MADV_HUGEPAGE,
     MADV_KEEPONFORK, MADV_MERGEABLE, MADV_NOHUGEPAGE, MADV_NORMAL, MADV_PAGEOUT,
@@ -15,6 +15,7 @@ use linux_raw_sys::general::{
     MAP_STACK, MAP_TYPE, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE, MS_ASYNC, MS_INVALIDATE,
     MS_SYNC, PROT_GROWSDOWN, PROT_GROWSUP, PROT_SEM, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK,
 };
+use linux_raw_sys::ioctl::{UFFDIO_REGISTER, UFFDIO_WRITEPROTECT};
 use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 
 use crate::errno::{Errno, Result};
@@ -52,6 +53,10 @@ pub fn taken_away(mm: &AddressSpace, nr: u64, args: &[u64; 6]) -> Option<Range<V
             _ => None,
         },
         __NR_brk => mm.lost_by_brk(Va(addr)),
+        // Pages that were only reserved go, or may be written to no longer.
+        __NR_ioctl => {
+            matches!(length as u32, UFFDIO_REGISTER | UFFDIO_WRITEPROTECT).then_some(EVERYTHING)
+        }
         _ => Some(EVERYTHING),
     }
 }

@@ -62,6 +62,7 @@ pub mod table;
 pub mod timers;
 pub mod transfer;
 pub mod uring;
+pub mod userfaultfd;
 pub mod wait;
 pub mod xattr;
 

@@ -153,7 +153,7 @@ table! {
     13 rt_sigaction => plain signal::rt_sigaction (signum, act, oldact, sigsetsize);
     14 rt_sigprocmask => plain signal::rt_sigprocmask (how, set, oldset, sigsetsize);
     15 rt_sigreturn => r#async signal::rt_sigreturn () is [GIVES_MEMORY_BACK NEVER_FAST];
-    16 ioctl => transfer fcntl::ioctl (fd, op, argp);
+    16 ioctl => transfer fcntl::ioctl (fd, op, argp) is [TAKES_PAGES_AWAY];
     17 pread64 => transfer rw::pread64 (fd, buf, count, offset);
     18 pwrite64 => transfer rw::pwrite64 (fd, buf, count, offset);
     19 readv => transfer rw::readv (fd, iov, iovcnt);
@@ -477,7 +477,10 @@ table! {
     320 kexec_file_load => none ();
     321 bpf => none ();
     322 execveat => r#async exec::execveat (dirfd, pathname, argv, envp, flags) is [NEVER_FAST];
-    323 userfaultfd => none ();
+    323 userfaultfd => plain userfaultfd::userfaultfd (flags) but "shared memory and files, huge pages \
+        (EINVAL); events, MINOR, POISON, MOVE and what came after Linux 6.3; REGISTER and WRITEPROTECT \
+        of another process's memory (EINVAL); io_uring and calls about other processes get EFAULT for \
+        a page that is missing; a page of nothing but zeros may be missing once it is registered";
     324 membarrier => r#async misc::membarrier (cmd, flags, cpu_id);
     325 mlock2 => plain memory::mlock2 (addr, len, flags);
     326 copy_file_range => r#async sendfile::copy_file_range

@@ -24,6 +24,7 @@ pub mod lost;
 pub mod namespaces;
 pub mod oom;
 pub mod outcome;
+pub mod owed;
 pub mod pause;
 pub mod pid_namespace;
 pub mod pidfd;
@@ -40,6 +41,7 @@ pub mod timers;
 pub mod trace;
 pub mod tracee;
 pub mod upcalls;
+pub mod userfault;
 pub mod vdso;
 pub mod wait;
 pub mod worker;
@@ -61,6 +63,7 @@ use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::{Caller, FdTable, FsContext};
 use crate::mm::policy::Policy;
+use crate::mm::userfault::Missed;
 use crate::mm::{AddressSpace, UserThread, rmap};
 use crate::sync::Mutex;
 use crate::wait::{Signal, Sleeper};
@@ -103,6 +106,8 @@ pub struct Thread {
     pub syscalls: AtomicU64,
     /// What memory objects have lost by the system call that it makes.
     pub lost: Mutex<Vec<rmap::Lost>>,
+    /// Pages that its system call needs, and others see to first ([`userfault`]).
+    pub missed: Mutex<Missed>,
     /// Threads of its address space that it has made, with their first registers. The platform has
     /// them made by this one when it goes on, and until then nothing of theirs begins: whoever
     /// waited for them would wait for this one too.
@@ -255,6 +260,7 @@ impl Thread {
             exit_status: Mutex::new(0),
             syscalls: AtomicU64::new(0),
             lost: Mutex::new(Vec::new()),
+            missed: Mutex::default(),
             newborn: Mutex::new(Vec::new()),
             trace: tracee::Trace::default(),
             cpu_time: cpu_time::CpuTime::default(),

@@ -29,7 +29,7 @@ use qlib::PAGE_SIZE;
 use qlib::host::Op;
 use qlib::pagetable::Pte;
 
-use super::{Process, Thread, exit, pause, run, seccomp, table};
+use super::{Process, Thread, exit, pause, run, seccomp, table, userfault};
 use crate::account;
 use crate::arch::heap;
 use crate::errno::{Errno, Result};
@@ -138,6 +138,9 @@ pub async fn relieve(thread: &Arc<Thread>, want: Want) -> Result {
 /// A copy for a call of `thread` found no frame ([`Errno::ERESTARTNOMEM`], or less than all): waits
 /// until there are some. True if the copy may go on: false when the thread is to die.
 pub async fn copy_may_go_on(thread: &Arc<Thread>) -> bool {
+    if userfault::wait_for_missed(thread).await {
+        return !thread.is_dying();
+    }
     // An error: there is memory already, or it dies.
     let _ = relieve(thread, Want::Frame).await;
     !thread.is_dying()

@@ -33,6 +33,7 @@ impl Thread {
             exit_status: Mutex::default(),
             syscalls: AtomicU64::new(0),
             lost: Mutex::default(),
+            missed: Mutex::default(),
             newborn: Mutex::default(),
             trace: tracee::Trace::default(),
             cpu_time: Default::default(),

@@ -10,12 +10,12 @@ use crate::{Gpa, PAGE_SHIFT};
 pub const SLOT_END: u64 = 1 << 40;
 /// Where the spare bits of an entry begin, and how many values they have.
 const SPARE_SHIFT: u32 = 52;
-const SPARE_MASK: u64 = 0x7f << SPARE_SHIFT;
+const SPARE_MASK: u64 = 0x3f << SPARE_SHIFT;
 /// The address field of an entry.
 pub(super) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
 bitflags! {
-    /// The flags of a leaf entry. Bits 52 to 58 are free for the kernel's own use.
+    /// The flags of a leaf entry. Bits 52 to 57 are free for the kernel's own use.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct PteFlags: u64 {
         /// The page can be accessed.
@@ -34,9 +34,16 @@ bitflags! {
         const COW = 1 << 10;
         /// The frame lies in a file window and is not reference counted.
         const WINDOW = 1 << 11;
+        /// A write to it, which it does not allow, is a program's to see to first (userfaultfd(2)).
+        const WATCHED = 1 << 58;
         /// No instruction may be fetched from it.
         const NX = 1 << 63;
     }
+}
+
+impl PteFlags {
+    /// Those that a page has in the swap store too.
+    pub const KEPT_IN_SLOT: PteFlags = PteFlags::COW.union(PteFlags::WATCHED);
 }
 
 /// A leaf entry.
@@ -88,13 +95,13 @@ impl Pte {
         if self.is_swapped() { Some((self.0 & ADDRESS) >> PAGE_SHIFT) } else { None }
     }
 
-    /// The seven bits that are free for the kernel's own use, whether the page is there or in the
+    /// The six bits that are free for the kernel's own use, whether the page is there or in the
     /// swap store.
     pub const fn spare(self) -> u8 {
         ((self.0 & SPARE_MASK) >> SPARE_SHIFT) as u8
     }
 
-    /// This entry with other spare bits; only the low seven count.
+    /// This entry with other spare bits; only the low six count.
     #[must_use]
     pub const fn with_spare(self, bits: u8) -> Self {
         Self(self.0 & !SPARE_MASK | ((bits as u64) << SPARE_SHIFT) & SPARE_MASK)

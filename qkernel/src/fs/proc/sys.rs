@@ -156,6 +156,7 @@ const SETTINGS: &[(&str, Value)] = &[
     ("vm/overcommit_ratio", F("50")),
     ("vm/panic_on_oom", F("0")),
     ("vm/swappiness", F("60")),
+    ("vm/unprivileged_userfaultfd", N("0", 0..=1)),
     ("vm/vfs_cache_pressure", F("100")),
 ];
 

@@ -169,8 +169,10 @@ impl AddressSpace {
             let Some(page) = pages.next_if(|page| page.at == va.0) else { return Action::Keep };
             let is_shared = frames::user().ref_count(page.frame) > 1;
             let cow = pte.has(PteFlags::COW) || is_shared;
-            let mut flags = entry_flags(&vma, !cow);
+            let is_watched = pte.has(PteFlags::WATCHED);
+            let mut flags = entry_flags(&vma, !cow && !is_watched);
             flags.set(PteFlags::COW, cow);
+            flags.set(PteFlags::WATCHED, is_watched);
             Action::Replace(Usage::of(pte).ahead().put(Pte::new(page.frame, flags)))
         });
         drop(inner);

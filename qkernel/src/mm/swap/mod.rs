@@ -93,9 +93,10 @@ impl AddressSpace {
 
     /// Visits the entries of private ranges that hold a frame. The space must be hidden.
     /// `rewrite(anonymous, entry)` gives the new entry; for what becomes of the frames' references
-    /// it answers itself.
+    /// it answers itself. `anonymous`: without the page, zeros would be read.
     pub fn rewrite_private(&self, rewrite: &mut dyn FnMut(bool, Pte) -> Pte) {
-        self.rewrite(false, &mut |vma, pte| rewrite(vma.backing.is_none(), pte));
+        let reads_zeros = |vma: &Vma| vma.backing.is_none() && vma.served_by.is_none();
+        self.rewrite(false, &mut |vma, pte| rewrite(reads_zeros(vma), pte));
     }
 
     /// As [`Self::rewrite_private`] for ranges that show memory objects (shared memory, files in
@@ -146,7 +147,8 @@ impl Inner {
             None => (page, 1, swap_in(slot, Stay::Passing).map_err(|_| Failure::NO_MEMORY)?),
         };
         self.table().for_each(start..start + count * PAGE_SIZE, &mut |va, pte| {
-            let flags = entry_flags(vma, !pte.has(PteFlags::COW)) | (pte.flags() & PteFlags::COW);
+            let kept = pte.flags() & PteFlags::KEPT_IN_SLOT;
+            let flags = entry_flags(vma, kept.is_empty()) | kept;
             let usage = if va == page { Usage::of(pte).seen() } else { Usage::GUESSED };
             Action::Replace(usage.put(Pte::new(frame + (va - start), flags)))
         });

@@ -1,0 +1,328 @@
+//! Page faults that a program serves itself (userfaultfd(2)): who waits for that, and what there is
+//! to be read of them. Which ranges such faults happen in, each range knows
+//! ([`super::vma::Vma::served_by`]); pages are placed there by [`super::placed`].
+//!
+//! A fault is *waiting* from when it happens until somebody wakes its page, the thread is
+//! interrupted, or the descriptor is closed; it is *unread* until it is read, and may be woken
+//! before that. Whoever waits looks at the page again afterwards, so a wake too many is harmless.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use qlib::Va;
+
+use crate::sync::Mutex;
+use crate::wait::{PollMask, WaitQueue};
+
+/// A bit of [`Context::features`] that is none of userfaultfd(2): UFFDIO_API has been called.
+const IS_READY: u64 = 1 << 63;
+
+/// What a range of an address space has to do with a userfaultfd.
+#[derive(Clone)]
+pub struct Registration {
+    /// Whose faults these are.
+    pub context: Arc<Context>,
+    /// Pages that are missing (UFFDIO_REGISTER_MODE_MISSING).
+    pub missing: bool,
+    /// Writes to pages that are protected (UFFDIO_REGISTER_MODE_WP).
+    pub writes: bool,
+}
+
+impl PartialEq for Registration {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.context, &other.context)
+            && (self.missing, self.writes) == (other.missing, other.writes)
+    }
+}
+
+/// What is to be read of one fault (struct uffd_msg).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// UFFD_PAGEFAULT_FLAG_*.
+    pub flags: u64,
+    /// The address, as exactly as the program wants it.
+    pub address: Va,
+    /// The thread, by the number that it has in its own PID namespace; 0 where nobody asked.
+    pub tid: u32,
+}
+
+/// One fault.
+struct Fault {
+    page: Va,
+    number: u64,
+    message: Message,
+    is_over: AtomicBool,
+    woken: WaitQueue,
+}
+
+#[derive(Default)]
+struct State {
+    /// Counts faults.
+    last: u64,
+    /// By page and number.
+    waiting: BTreeMap<(Va, u64), Arc<Fault>>,
+    /// Those of them that have not been read, by number.
+    unread: BTreeMap<u64, Message>,
+    is_closed: bool,
+}
+
+/// One userfaultfd, without its descriptor.
+pub struct Context {
+    /// UFFD_USER_MODE_ONLY: no faults of the kernel.
+    is_for_user_mode_only: bool,
+    /// UFFD_FEATURE_*, and [`IS_READY`].
+    features: AtomicU64,
+    state: Mutex<State>,
+    /// Woken (READ) when there is something to be read.
+    readers: WaitQueue,
+}
+
+impl Context {
+    /// A new one, of which nothing is registered.
+    pub fn new(is_for_user_mode_only: bool) -> Arc<Self> {
+        Arc::new(Context {
+            is_for_user_mode_only,
+            features: AtomicU64::new(0),
+            state: Mutex::default(),
+            readers: WaitQueue::new(),
+        })
+    }
+
+    /// UFFDIO_API: false if that has been called before.
+    pub fn enable(&self, features: u64) -> bool {
+        self.features.compare_exchange(0, features | IS_READY, Relaxed, Relaxed).is_ok()
+    }
+
+    /// True if UFFDIO_API has been called.
+    pub fn is_ready(&self) -> bool {
+        self.features.load(Relaxed) & IS_READY != 0
+    }
+
+    /// The features that are in use.
+    pub fn features(&self) -> u64 {
+        self.features.load(Relaxed) & !IS_READY
+    }
+
+    /// True if all of these features (UFFD_FEATURE_*) are in use.
+    pub fn has(&self, features: u32) -> bool {
+        self.features() & u64::from(features) == u64::from(features)
+    }
+
+    /// True if faults of the kernel itself are served too.
+    pub fn serves_kernel(&self) -> bool {
+        !self.is_for_user_mode_only
+    }
+
+    /// Woken (READ) when there is something to be read.
+    pub fn readers(&self) -> &WaitQueue {
+        &self.readers
+    }
+
+    /// True if something is to be read.
+    pub fn has_unread(&self) -> bool {
+        !self.state.lock().unread.is_empty()
+    }
+
+    /// How many faults are unread, and how many wait.
+    pub fn counts(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        (state.unread.len(), state.waiting.len())
+    }
+
+    /// The oldest fault that nobody has read, which counts as read from now on.
+    pub fn take_message(&self) -> Option<Message> {
+        self.state.lock().unread.pop_first().map(|(_, message)| message)
+    }
+
+    /// A fault in `page`: it waits as long as the result lives, at most.
+    pub fn begin(self: &Arc<Self>, page: Va, message: Message) -> Waiting {
+        let (is_over, woken) = (AtomicBool::new(false), WaitQueue::new());
+        let fault = {
+            let mut state = self.state.lock();
+            state.last += 1;
+            let fault = Fault { page, number: state.last, message, is_over, woken };
+            let fault = Arc::new(fault);
+            if state.is_closed {
+                fault.is_over.store(true, Relaxed);
+            } else {
+                state.waiting.insert((page, fault.number), fault.clone());
+                state.unread.insert(fault.number, fault.message);
+            }
+            fault
+        };
+        self.readers.wake(PollMask::READ);
+        Waiting { context: self.clone(), fault }
+    }
+
+    /// Wakes whoever waits for a page of `range`, read or not.
+    pub fn wake(&self, range: Range<Va>) {
+        let woken: Vec<Arc<Fault>> = {
+            let mut state = self.state.lock();
+            let within = state.waiting.range((range.start, 0)..(range.end, 0));
+            let woken: Vec<Arc<Fault>> = within.map(|(_, fault)| fault.clone()).collect();
+            for fault in &woken {
+                state.waiting.remove(&(fault.page, fault.number));
+                state.unread.remove(&fault.number);
+                fault.is_over.store(true, Relaxed);
+            }
+            woken
+        };
+        woken.iter().for_each(|fault| fault.woken.wake(PollMask::IN));
+    }
+
+    /// The descriptor is closed: nobody waits any more, now or later.
+    pub fn close(&self) {
+        self.state.lock().is_closed = true;
+        self.wake(Va(0)..Va(u64::MAX));
+        self.readers.wake(PollMask::HUP);
+    }
+}
+
+/// A fault that is waiting.
+pub struct Waiting {
+    context: Arc<Context>,
+    fault: Arc<Fault>,
+}
+
+impl Waiting {
+    /// Woken (IN) when it is over.
+    pub fn queue(&self) -> &WaitQueue {
+        &self.fault.woken
+    }
+
+    /// True if the page is to be looked at again.
+    pub fn is_over(&self) -> bool {
+        self.fault.is_over.load(Relaxed)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut state = self.context.state.lock();
+        state.unread.remove(&self.fault.number);
+        let waiting = state.waiting.remove(&(self.fault.page, self.fault.number));
+        drop(state);
+        drop(waiting);
+    }
+}
+
+/// What calls have yet to write to pages that are missing: at most so many bytes.
+const MOST_OWED_BYTES: usize = 64 << 10;
+
+/// A missing page that a system call needs, and bytes that are to be written to such pages when
+/// the call is over: what it has done by then cannot be undone, and copying cannot wait.
+#[derive(Default)]
+pub struct Missed {
+    /// Copies may be owed: the thread is in a call.
+    may_owe: bool,
+    fault: Option<(Va, bool)>,
+    owed: VecDeque<(Va, Vec<u8>)>,
+    owed_bytes: usize,
+}
+
+impl Missed {
+    /// A call begins (`true`), or is over.
+    pub fn set_in_call(&mut self, is_in_call: bool) {
+        self.may_owe = is_in_call;
+        if is_in_call {
+            (self.fault, self.owed_bytes) = (None, 0);
+            self.owed.clear();
+        }
+    }
+
+    /// The page at `va` is missing, for a write or a read.
+    pub fn note(&mut self, va: Va, write: bool) {
+        self.fault = Some((va, write));
+    }
+
+    /// The last page that was missing, and whether it was for a write.
+    pub fn take(&mut self) -> Option<(Va, bool)> {
+        self.fault.take()
+    }
+
+    /// `bytes` are to be written to the missing page at `va` later. False if they cannot wait.
+    pub fn owe(&mut self, va: Va, bytes: &[u8]) -> bool {
+        let is_missing = self.fault == Some((va, true));
+        if !self.may_owe || !is_missing || self.owed_bytes + bytes.len() > MOST_OWED_BYTES {
+            return false;
+        }
+        self.owed_bytes += bytes.len();
+        self.owed.push_back((va, bytes.to_vec()));
+        self.fault = None;
+        true
+    }
+
+    /// True if something is to be written.
+    pub fn owes(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    /// What is to be written next.
+    pub fn next_owed(&mut self) -> Option<(Va, Vec<u8>)> {
+        let next = self.owed.pop_front()?;
+        self.owed_bytes -= next.1.len();
+        Some(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use qlib::PAGE_SIZE;
+
+    use super::*;
+
+    fn message(page: u64) -> Message {
+        Message { flags: 0, address: Va(page * PAGE_SIZE), tid: 0 }
+    }
+
+    fn begin(context: &Arc<Context>, page: u64) -> Waiting {
+        context.begin(Va(page * PAGE_SIZE), message(page))
+    }
+
+    #[test]
+    fn all_of_a_page_are_woken_read_or_not_and_nobody_else() {
+        let context = Context::new(false);
+        let (one, two, other) = (begin(&context, 1), begin(&context, 1), begin(&context, 2));
+        assert_eq!(context.take_message(), Some(message(1)));
+        context.wake(Va(PAGE_SIZE)..Va(2 * PAGE_SIZE));
+        assert!(one.is_over() && two.is_over() && !other.is_over());
+        assert_eq!(context.counts(), (1, 1));
+        assert_eq!(context.take_message(), Some(message(2)), "the second of page 1 is not read");
+        context.close();
+        assert!(other.is_over() && begin(&context, 3).is_over());
+        assert_eq!(context.counts(), (0, 0));
+    }
+
+    #[test]
+    fn who_waits_no_longer_is_not_read_of() {
+        let context = Context::new(false);
+        drop(begin(&context, 1));
+        assert!(!context.has_unread() && context.counts() == (0, 0));
+    }
+
+    #[test]
+    fn the_handshake_is_made_once() {
+        let context = Context::new(true);
+        assert!(!context.is_ready() && context.enable(0) && context.is_ready());
+        assert!(!context.enable(1) && context.features() == 0);
+    }
+
+    #[test]
+    fn only_what_is_missing_is_owed_and_no_more_than_a_message() {
+        let mut missed = Missed::default();
+        missed.note(Va(0x1000), true);
+        assert!(!missed.owe(Va(0x1000), &[1]), "in no call");
+        missed.set_in_call(true);
+        assert!(!missed.owe(Va(0x1000), &[1]), "another call's");
+        missed.note(Va(0x1000), true);
+        assert!(!missed.owe(Va(0x2000), &[1]), "not missing");
+        assert!(missed.owe(Va(0x1000), &[1]) && missed.owes());
+        missed.note(Va(0x2000), true);
+        assert!(!missed.owe(Va(0x2000), &[0; MOST_OWED_BYTES]));
+        assert_eq!(missed.next_owed(), Some((Va(0x1000), alloc::vec![1])));
+        assert!(!missed.owes());
+    }
+}
