@@ -1,5 +1,5 @@
 // Calls of Linux 5.10 to 6.13, and a few old ones: process_madvise(2), process_mrelease(2), mseal(2), setxattrat(2) and its
-// like, futex_requeue(2), lsm_list_modules(2); ustat(2), sysfs(2), reboot(2). A kernel that has not got one skips its cases.
+// like, futex_requeue(2), lsm_list_modules(2), cachestat(2); ustat(2), sysfs(2), reboot(2). A kernel that has not got one skips its cases.
 #include "harness.h"
 
 #include <linux/futex.h>
@@ -409,4 +409,72 @@ CASE(a_pid_namespace_is_restarted) {
         CHECK(WIFSIGNALED(status));
         EQ(WTERMSIG(status), all[i / 2].signo);
     }
+}
+
+// ---- cachestat ----
+
+struct cache_range {
+    uint64_t off, len;
+};
+
+struct cache_stat {
+    uint64_t cached, dirty, writeback, evicted, recently_evicted;
+};
+
+enum { CACHESTAT = 451 };
+
+static long cachestat_of(int fd, uint64_t off, uint64_t len, struct cache_stat *stat, unsigned flags) {
+    struct cache_range range = {off, len};
+    return syscall(CACHESTAT, fd, &range, stat, flags);
+}
+
+// Pages that are there or have been, of a file in memory.
+static uint64_t pages_of(int fd, uint64_t off, uint64_t len) {
+    struct cache_stat stat;
+    memset(&stat, 0xff, sizeof stat);
+    OK(cachestat_of(fd, off, len, &stat, 0));
+    EQ(stat.writeback, 0);
+    return stat.cached + stat.evicted;
+}
+
+CASE(cachestat_counts_pages_of_files_in_memory) {
+    int fd = OK((int)syscall(SYS_memfd_create, "counted", 0));
+    struct cache_stat stat;
+    needs(cachestat_of(fd, 0, 0, &stat, 0));
+    EQ(pages_of(fd, 0, 0), 0);
+    OK(ftruncate(fd, 64 * 4096));
+    EQ(pages_of(fd, 0, 0), 0);
+    for (int page = 0; page < 8; page++) EQ(pwrite(fd, "x", 1, page * 2 * 4096), 1);
+    EQ(pages_of(fd, 0, 0), 8);
+    EQ(pages_of(fd, 0, 4096), 1);
+    EQ(pages_of(fd, 4096, 4096), 0);
+    EQ(pages_of(fd, 4095, 2), 1);
+    EQ(pages_of(fd, 4095, 4098), 2);
+    EQ(pages_of(fd, 14 * 4096, 0), 1);
+    EQ(pages_of(fd, 16 * 4096, 0), 0);
+    EQ(pages_of(fd, 1ull << 40, 1 << 20), 0);
+    // A sum that is too large ends before it begins.
+    EQ(pages_of(fd, 8192, -4096ull), 0);
+    char *p = OK(mmap(NULL, 2 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 32 * 4096));
+    p[4096] = 1;
+    EQ(pages_of(fd, 33 * 4096, 4096), 1);
+    OK(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4 * 4096));
+    EQ(pages_of(fd, 0, 16 * 4096), 6);
+    OK(ftruncate(fd, 0));
+    EQ(pages_of(fd, 0, 0), 0);
+}
+
+CASE(cachestat_says_what_is_wrong) {
+    int fd = OK((int)syscall(SYS_memfd_create, "wrong", 0)), pipes[2];
+    struct cache_stat stat;
+    struct cache_range range = {0, 0};
+    needs(cachestat_of(fd, 0, 0, &stat, 0));
+    ERR(cachestat_of(-1, 0, 0, &stat, 0), EBADF);
+    ERR(cachestat_of(fd, 0, 0, &stat, 1), EINVAL);
+    ERR(syscall(CACHESTAT, fd, NULL, &stat, 0), EFAULT);
+    ERR(syscall(CACHESTAT, fd, &range, NULL, 0), EFAULT);
+    int place = OK(open(".", O_PATH));
+    ERR(cachestat_of(place, 0, 0, &stat, 0), EBADF);
+    OK(pipe(pipes));
+    EQ(pages_of(pipes[1], 0, 0), 0);
 }

@@ -612,6 +612,20 @@ CASE(moved_memory_is_the_kernels) {
     EQ(p[2 * PAGE], 'v');
 }
 
+CASE(pages_are_moved_out_and_missing) {
+    int fd = with_features(0, 0);
+    char *p = pages(2), *from = filled(1, 'g');
+    p[0] = 'o';
+    OK(enroll(fd, p, 2));
+    char *q = OK(mremap(p, 2 * PAGE, 2 * PAGE, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, 0));
+    EQ(q[0], 'o');
+    EQ(q[PAGE], 0);
+    struct toucher *t = start(p, false);
+    expect_fault(fd, p, 0);
+    OK(copy(fd, p, from, 1, 0));
+    EQ(end(t), 'g');
+}
+
 CASE(registered_ranges_are_mappings_of_their_own) {
     int fd = with_features(0, 0), other = with_features(0, 0);
     char *p = pages(6), *from = filled(4, 'r');

@@ -518,6 +518,20 @@ impl MappedFile for Shmem {
         self.punch(offset, length)
     }
 
+    fn residency(&self, first: u64, last: u64) -> Option<(u64, u64)> {
+        let inner = self.inner.lock();
+        let (mut in_memory, mut in_store) = (0, 0);
+        if first <= last {
+            for (_, page) in inner.pages.range(first..=last) {
+                match page {
+                    Page::Frame(..) => in_memory += 1,
+                    Page::Swapped(..) => in_store += 1,
+                }
+            }
+        }
+        Some((in_memory, in_store))
+    }
+
     fn page(&self, index: u64, _write: bool) -> Result<MappedPage> {
         if index >= self.size().div_ceil(PAGE_SIZE) {
             return Err(Errno::EFAULT);

@@ -23,6 +23,12 @@ pub trait MappedFile: Send + Sync {
     fn frames_in_use(&self, first: u64, frames: &mut [Option<Gpa>]) {
         let _ = (first, frames);
     }
+    /// How many of the pages from `first` on, up to `last`, are in memory, and how many in the
+    /// store; `None` where that is not the guest's to know.
+    fn residency(&self, first: u64, last: u64) -> Option<(u64, u64)> {
+        let _ = (first, last);
+        None
+    }
     /// Makes a hole of `length` bytes at `offset`, which reads as zeros, in what has no file that
     /// could do so. EOPNOTSUPP.
     fn punch_hole(self: Arc<Self>, offset: u64, length: u64) -> Result {

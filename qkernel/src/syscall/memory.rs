@@ -326,7 +326,9 @@ fn move_pages_out(
         return Err(error);
     }
     // If there is no memory for one mapping more, the pages are where they are wanted all the same.
-    let _ = mm.map(Placement::FixedNoReplace(start), len, empty(), limits(thread));
+    // Who is told of faults there is told of those that come now.
+    let left = Vma { served_by: part.served_by.clone(), ..empty() };
+    let _ = mm.map(Placement::FixedNoReplace(start), len, left, limits(thread));
     Ok(new.0 as usize)
 }
 

@@ -5,6 +5,7 @@ pub mod adjtime;
 pub mod aio;
 pub mod args;
 pub mod attr;
+pub mod cachestat;
 pub mod clock;
 pub mod clone;
 pub mod creds;

@@ -536,7 +536,8 @@ table! {
     449 futex_waitv => r#async futex::futex_waitv (waiters, count, flags, timeout, clock);
     450 set_mempolicy_home_node => plain mempolicy::set_mempolicy_home_node
         (start, len, home_node, flags);
-    451 cachestat => none ();
+    451 cachestat => plain cachestat::cachestat (fd, cstat_range, cstat, flags)
+        but "host files: the guest does not know the host's page cache (EOPNOTSUPP)";
     452 fchmodat2 => plain attr::fchmodat2 (dirfd, path, mode, flags);
     453 map_shadow_stack => none ();
     454 futex_wake => plain futex::futex_wake (uaddr, mask, nr, flags);

@@ -5,6 +5,7 @@ mod admission;
 mod answers;
 mod background;
 mod busy;
+mod faults;
 mod idle;
 mod images;
 mod kept;
