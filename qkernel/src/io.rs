@@ -222,14 +222,27 @@ impl<'a> IoBuffer<'a> {
         Ok(bytes)
     }
 
-    /// Takes all that remains into a new vector, and no part of it: ERESTARTNOMEM while memory is
-    /// short, EFAULT.
+    /// True if what lies so many bytes ahead is to be had later: memory is short, or a program has
+    /// yet to see to the page.
+    pub fn is_awaited(&self, ahead: usize, access: Access) -> bool {
+        let is_served = match &self.memory {
+            Memory::User { space, ranges } => Self::parts(ranges, self.done + ahead, 1)
+                .next()
+                .and_then(|(va, _)| space.awaits(va, access))
+                .is_some_and(|(served, _)| served.context.serves_kernel()),
+            _ => false,
+        };
+        is_served || reclaim::is_short()
+    }
+
+    /// Takes all that remains into a new vector, and no part of it: ERESTARTNOMEM while some of it
+    /// [is to be had later](Self::is_awaited), EFAULT.
     pub fn take_message(&mut self) -> Result<Vec<u8>> {
         let length = self.remaining();
         let bytes = self.take_vec(length)?;
         match bytes.len() == length {
             true => Ok(bytes),
-            false if reclaim::is_short() => Err(Errno::ERESTARTNOMEM),
+            false if self.is_awaited(0, Access::Read) => Err(Errno::ERESTARTNOMEM),
             false => Err(Errno::EFAULT),
         }
     }

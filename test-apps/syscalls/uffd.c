@@ -1,7 +1,9 @@
 // userfaultfd(2), ioctl_userfaultfd(2): page faults that a program serves itself.
 #include "harness.h"
 
+#include <arpa/inet.h>
 #include <linux/userfaultfd.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -763,6 +765,95 @@ CASE(file_is_read_into_missing_pages) {
     EQ(memcmp(p, text, 2 * PAGE), 0);
 }
 
+static void *sends(void *arg) {
+    struct call *c = arg;
+    c->result = send(c->fds[0], c->at, PAGE + 100, 0);
+    c->error = errno;
+    return NULL;
+}
+
+static void *receives(void *arg) {
+    struct call *c = arg;
+    c->result = recv(c->fds[1], c->at, 2 * PAGE, 0);
+    c->error = errno;
+    return NULL;
+}
+
+// A datagram is sent and received whole.
+static void send_over_missing_pages(int domain) {
+    int fd = with_features(0, 0);
+    char *p = pages(8), *from = filled(1, 'u');
+    struct call c = {0};
+    if (domain == AF_UNIX) {
+        OK(socketpair(AF_UNIX, SOCK_DGRAM, 0, c.fds));
+    } else {
+        struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t len = sizeof at;
+        c.fds[0] = OK(socket(AF_INET, SOCK_DGRAM, 0));
+        c.fds[1] = OK(socket(AF_INET, SOCK_DGRAM, 0));
+        OK(bind(c.fds[1], (void *)&at, sizeof at));
+        OK(getsockname(c.fds[1], (void *)&at, &len));
+        OK(connect(c.fds[0], (void *)&at, sizeof at));
+    }
+    OK(enroll(fd, p, 8));
+    OK(copy(fd, p, from, 1, 0));
+    c.at = p;
+    ZERO(pthread_create(&c.thread, NULL, sends, &c));
+    expect_fault(fd, p + PAGE, 0);
+    OK(copy(fd, p + PAGE, from, 1, 0));
+    ZERO(pthread_join(c.thread, NULL));
+    EQ(c.result, PAGE + 100);
+    c.at = p + 4 * PAGE;
+    OK(zero(fd, c.at, 1, 0));
+    ZERO(pthread_create(&c.thread, NULL, receives, &c));
+    expect_fault(fd, p + 5 * PAGE, UFFD_PAGEFAULT_FLAG_WRITE);
+    OK(zero(fd, p + 5 * PAGE, 1, 0));
+    ZERO(pthread_join(c.thread, NULL));
+    EQ(c.result, PAGE + 100);
+    EQ(p[5 * PAGE + 99], 'u');
+    EQ(p[5 * PAGE + 100], 0);
+}
+
+CASE(datagrams_are_whole) { send_over_missing_pages(AF_UNIX); }
+
+CASE(internet_datagrams_are_whole) { send_over_missing_pages(AF_INET); }
+
+// ---- a handler on a stack that is missing ----
+
+static char *stack_at;
+
+static void *gets_signal(void *arg) {
+    struct call *c = arg;
+    stack_t stack = {.ss_sp = stack_at, .ss_size = 16 * PAGE};
+    OK(sigaltstack(&stack, NULL));
+    c->tid = (int)syscall(SYS_gettid);
+    while (!handled) sleep_ms(1);
+    return NULL;
+}
+
+CASE(handler_runs_on_a_stack_that_is_missing) {
+    int fd = with_features(O_NONBLOCK, 0);
+    stack_at = pages(16);
+    OK(enroll(fd, stack_at, 16));
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
+    OK(sigaction(SIGUSR1, &action, NULL));
+    struct call c = {0};
+    ZERO(pthread_create(&c.thread, NULL, gets_signal, &c));
+    WAIT_UNTIL(c.tid);
+    ZERO(pthread_kill(c.thread, SIGUSR1));
+    while (!handled) {
+        struct uffd_msg msg;
+        if (read(fd, &msg, sizeof msg) != sizeof msg) {
+            sleep_ms(1);
+            continue;
+        }
+        char *at = (char *)(uintptr_t)msg.arg.pagefault.address;
+        CHECK(at >= stack_at && at < stack_at + 16 * PAGE);
+        OK(zero(fd, at, 1, 0));
+    }
+    ZERO(pthread_join(c.thread, NULL));
+}
+
 CASE(calls_fault_where_only_user_mode_may) {
     int fd = with_features(O_NONBLOCK | UFFD_USER_MODE_ONLY, 0);
     char *p = pages(1);
@@ -872,6 +963,139 @@ CASE(protected_pages_are_written_by_calls_and_children) {
     EQ(p[0], 'c');
     OK(close(fd));
     p[PAGE] = 'z';
+}
+
+// ---- events ----
+
+static char *area_of_events;
+static char seen_events[4096];
+static int child_fd;
+
+// Writes down all events, and serves all faults with zeros.
+static void *listen_to(void *arg) {
+    int fd = (int)(intptr_t)arg;
+    struct uffd_msg msg;
+    while (read(fd, &msg, sizeof msg) == sizeof msg) {
+        char line[100] = "";
+        long from = ((long)msg.arg.remap.from - (long)area_of_events) / PAGE, to = ((long)msg.arg.remap.to - (long)area_of_events) / PAGE;
+        struct uffdio_zeropage z = {.range = {msg.arg.pagefault.address, PAGE}};
+        switch (msg.event) {
+        case UFFD_EVENT_PAGEFAULT: EQ(ioctl(fd, UFFDIO_ZEROPAGE, &z), 0); break;
+        case UFFD_EVENT_FORK: child_fd = (int)msg.arg.fork.ufd; snprintf(line, sizeof line, "fork "); break;
+        case UFFD_EVENT_REMAP: snprintf(line, sizeof line, "remap %ld %ld %ld ", from, to, (long)msg.arg.remap.len / PAGE); break;
+        case UFFD_EVENT_REMOVE: snprintf(line, sizeof line, "remove %ld %ld ", from, to); break;
+        case UFFD_EVENT_UNMAP: snprintf(line, sizeof line, "unmap %ld %ld ", from, to); break;
+        }
+        strcat(seen_events, line);
+    }
+    return NULL;
+}
+
+// Who did it goes on when it has been read, and before it has been written down.
+static void expect_events(const char *expected) {
+    for (int i = 0; i < 2000 && strcmp(seen_events, expected) != 0; i++) sleep_ms(1);
+    STR_EQ(seen_events, expected);
+}
+
+static int with_events(uint64_t features, int registered) {
+    int fd = with_features(0, features);
+    area_of_events = pages(64);
+    OK(enroll(fd, area_of_events, registered));
+    pthread_t thread;
+    ZERO(pthread_create(&thread, NULL, listen_to, (void *)(intptr_t)fd));
+    return fd;
+}
+
+CASE(unmapping_and_removing_are_told) {
+    with_events(UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMOVE, 8);
+    char *p = area_of_events;
+    p[0] = p[PAGE] = 1;
+    OK(madvise(p + 4 * PAGE, 8 * PAGE, MADV_DONTNEED));
+    OK(madvise(p, PAGE, MADV_FREE));
+    OK(madvise(p + 20 * PAGE, PAGE, MADV_DONTNEED));
+    OK(munmap(p + 6 * PAGE, 4 * PAGE));
+    OK(mmap(p, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+    EQ(mremap(p + PAGE, 5 * PAGE, 4 * PAGE, 0), p + PAGE);
+    OK(munmap(p + 20 * PAGE, PAGE));
+    // What has been read is over.
+    OK(madvise(p + PAGE, PAGE, MADV_DONTNEED));
+    expect_events("remove 4 8 remove 0 1 unmap 6 10 unmap 0 1 unmap 5 6 remove 1 2 ");
+    EQ(((volatile char *)p)[PAGE], 0);
+}
+
+CASE(moving_is_told) {
+    with_events(UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_UNMAP, 8);
+    char *p = area_of_events;
+    p[0] = 'm';
+    OK(mremap(p, 2 * PAGE, 2 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, p + 32 * PAGE));
+    EQ(p[32 * PAGE], 'm');
+    // It is registered there too; the case would fail in its listener otherwise.
+    EQ(p[33 * PAGE], 0);
+    OK(mremap(p + 4 * PAGE, PAGE, 3 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, p + 40 * PAGE));
+    p[42 * PAGE] = 'n';
+    OK(mremap(p + 5 * PAGE, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, p + 50 * PAGE));
+    OK(munmap(p + 60 * PAGE, PAGE));
+    OK(munmap(p + 50 * PAGE, PAGE));
+    expect_events("remap 0 32 2 unmap 0 2 remap 4 40 1 unmap 4 5 remap 5 50 1 unmap 50 51 ");
+}
+
+CASE(children_are_told) {
+    with_events(UFFD_FEATURE_EVENT_FORK | UFFD_FEATURE_EVENT_UNMAP, 8);
+    char *p = area_of_events, *from = filled(1, 'k');
+    p[0] = 'p';
+    pid_t pid = OK(fork());
+    if (pid == 0) _exit(p[0] == 'p' && p[PAGE] == 'k' && p[20 * PAGE] == 0 ? 0 : 1);
+    expect_events("fork ");
+    EQ(fcntl(child_fd, F_GETFL) & O_NONBLOCK, 0);
+    expect_fault(child_fd, p + PAGE, 0);
+    ERR(copy(child_fd, p, from, 1, 0), EEXIST);
+    OK(copy(child_fd, p + PAGE, from, 1, 0));
+    expect_exit(pid, 0);
+    EQ(p[PAGE], 0);
+    ERR(copy(child_fd, p + 2 * PAGE, from, 1, 0), ESRCH);
+    // The faults of one that nobody has a descriptor of are the kernel's.
+    pid = OK(fork());
+    if (pid == 0) {
+        sleep_ms(50);
+        _exit(p[2 * PAGE] == 0 ? 0 : 1);
+    }
+    OK(close(child_fd));
+    expect_exit(pid, 0);
+    AS_NOBODY({
+        struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_EVENT_FORK};
+        int fd = new_fd(UFFD_USER_MODE_ONLY);
+        ERR(ioctl(fd, UFFDIO_API, &api), EPERM);
+        api = (struct uffdio_api){.api = UFFD_API};
+        OK(ioctl(fd, UFFDIO_API, &api));
+    });
+}
+
+static void *drops(void *arg) {
+    OK(madvise(arg, PAGE, MADV_DONTNEED));
+    return arg;
+}
+
+CASE(nothing_is_placed_until_an_event_is_read) {
+    int fd = with_features(O_NONBLOCK, UFFD_FEATURE_EVENT_REMOVE);
+    char *p = pages(2), *from = filled(1, 'z');
+    OK(enroll(fd, p, 2));
+    OK(copy(fd, p, from, 1, 0));
+    pthread_t thread;
+    ZERO(pthread_create(&thread, NULL, drops, p));
+    struct pollfd poller = {fd, POLLIN, 0};
+    EQ(poll(&poller, 1, 5000), 1);
+    ERR(copy(fd, p + PAGE, from, 1, 0), EAGAIN);
+    ERR(zero(fd, p + PAGE, 1, 0), EAGAIN);
+    EQ(next(fd).event, UFFD_EVENT_REMOVE);
+    ZERO(pthread_join(thread, NULL));
+    OK(copy(fd, p + PAGE, from, 1, 0));
+    OK(copy(fd, p, from, 1, 0));
+    // Who waits goes on when it is closed.
+    ZERO(pthread_create(&thread, NULL, drops, p));
+    EQ(poll(&poller, 1, 5000), 1);
+    OK(close(fd));
+    ZERO(pthread_join(thread, NULL));
+    EQ(p[0], 0);
 }
 
 CASE(exec_ends_it) {

@@ -11,10 +11,13 @@ use core::ops::Range;
 
 use linux_raw_sys::general::{
     _UFFDIO_API, _UFFDIO_COPY, _UFFDIO_REGISTER, _UFFDIO_UNREGISTER, _UFFDIO_WAKE,
-    _UFFDIO_WRITEPROTECT, _UFFDIO_ZEROPAGE, UFFD_API, UFFD_EVENT_PAGEFAULT,
-    UFFD_FEATURE_EXACT_ADDRESS, UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_SIGBUS,
-    UFFD_FEATURE_THREAD_ID, UFFDIO_COPY_MODE_DONTWAKE, UFFDIO_COPY_MODE_WP,
-    UFFDIO_REGISTER_MODE_MISSING, UFFDIO_REGISTER_MODE_WP, UFFDIO_ZEROPAGE_MODE_DONTWAKE,
+    _UFFDIO_WRITEPROTECT, _UFFDIO_ZEROPAGE, CAP_SYS_PTRACE, O_CLOEXEC, O_NONBLOCK, O_RDONLY,
+    RLIMIT_NOFILE, UFFD_API, UFFD_EVENT_FORK, UFFD_EVENT_PAGEFAULT, UFFD_EVENT_REMAP,
+    UFFD_EVENT_REMOVE, UFFD_EVENT_UNMAP, UFFD_FEATURE_EVENT_FORK, UFFD_FEATURE_EVENT_REMAP,
+    UFFD_FEATURE_EVENT_REMOVE, UFFD_FEATURE_EVENT_UNMAP, UFFD_FEATURE_EXACT_ADDRESS,
+    UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_SIGBUS, UFFD_FEATURE_THREAD_ID,
+    UFFDIO_COPY_MODE_DONTWAKE, UFFDIO_COPY_MODE_WP, UFFDIO_REGISTER_MODE_MISSING,
+    UFFDIO_REGISTER_MODE_WP, UFFDIO_ZEROPAGE_MODE_DONTWAKE,
 };
 use linux_raw_sys::ioctl::{
     UFFDIO_API, UFFDIO_COPY, UFFDIO_REGISTER, UFFDIO_UNREGISTER, UFFDIO_WAKE, UFFDIO_WRITEPROTECT,
@@ -28,12 +31,17 @@ use crate::errno::{Errno, Result};
 use crate::fs::{Caller, FileOps, OpenFile};
 use crate::io::IoBuffer;
 use crate::mm::placed::Content;
-use crate::mm::userfault::{Context, Message, Registration};
+use crate::mm::userfault::{Child, Context, Event, Message, Registration};
 use crate::mm::{AddressSpace, ProgramMemory};
+use crate::task::current;
 use crate::wait::{PollMask, WaitQueue};
 
 /// The features that there are.
 const FEATURES: u32 = UFFD_FEATURE_PAGEFAULT_FLAG_WP
+    | UFFD_FEATURE_EVENT_FORK
+    | UFFD_FEATURE_EVENT_REMAP
+    | UFFD_FEATURE_EVENT_REMOVE
+    | UFFD_FEATURE_EVENT_UNMAP
     | UFFD_FEATURE_SIGBUS
     | UFFD_FEATURE_THREAD_ID
     | UFFD_FEATURE_EXACT_ADDRESS;
@@ -66,10 +74,10 @@ abi_struct! {
     pub struct Copying { pub dst: u64, pub src: u64, pub len: u64, pub mode: u64, }
 }
 abi_struct! {
-    /// struct uffd_msg about a page fault.
+    /// struct uffd_msg.
     pub struct Told {
         pub event: u8, pub reserved1: u8, pub reserved2: u16, pub reserved3: u32,
-        pub flags: u64, pub address: u64, pub ptid: u32, pub padding: u32,
+        pub arg: [u64; 3],
     }
 }
 
@@ -77,9 +85,7 @@ impl From<Message> for Told {
     fn from(message: Message) -> Told {
         Told {
             event: UFFD_EVENT_PAGEFAULT as u8,
-            flags: message.flags,
-            address: message.address.0,
-            ptid: message.tid,
+            arg: [message.flags, message.address.0, u64::from(message.tid)],
             ..Told::default()
         }
     }
@@ -104,12 +110,50 @@ pub struct UserFaultFd {
     context: Arc<Context>,
     /// Of who made it.
     memory: ProgramMemory,
+    /// O_NONBLOCK and O_CLOEXEC, as it was made: those of children are as it was.
+    flags: u32,
 }
 
 impl UserFaultFd {
     /// One about the faults in `mm`.
-    pub fn new(mm: &Arc<AddressSpace>, is_for_user_mode_only: bool) -> Arc<Self> {
-        Arc::new(UserFaultFd { context: Context::new(is_for_user_mode_only), memory: mm.program() })
+    pub fn open(mm: &Arc<AddressSpace>, is_for_user_mode_only: bool, flags: u32) -> Arc<OpenFile> {
+        let context = Context::new(is_for_user_mode_only);
+        Self::file(UserFaultFd { context, memory: mm.program(), flags })
+    }
+
+    fn file(self) -> Arc<OpenFile> {
+        let flags = O_RDONLY | self.flags & O_NONBLOCK;
+        OpenFile::new(Arc::new(self), flags)
+    }
+
+    /// What is read of an event. The reader gets a descriptor for a child's.
+    fn read_event(&self, event: &mut Event) -> Result<Told> {
+        let (event, arg) = match event {
+            Event::Fork(child) => (UFFD_EVENT_FORK, [self.adopt(child)?, 0, 0]),
+            Event::Remap(from, to, len) => (UFFD_EVENT_REMAP, [from.0, to.0, *len]),
+            Event::Remove(range) => (UFFD_EVENT_REMOVE, [range.start.0, range.end.0, 0]),
+            Event::Unmap(range) => (UFFD_EVENT_UNMAP, [range.start.0, range.end.0, 0]),
+        };
+        Ok(Told { event: event as u8, arg, ..Told::default() })
+    }
+
+    /// A descriptor of the current thread for a child's. EMFILE.
+    fn adopt(&self, child: &mut Child) -> Result<u64> {
+        let thread = current::get().ok_or(Errno::ESRCH)?;
+        let file = match child.memory.clone().downcast::<OpenFile>() {
+            // There was no descriptor to be had the last time.
+            Ok(file) => file,
+            Err(memory) => {
+                let memory = memory.downcast_ref::<ProgramMemory>().ok_or(Errno::ESRCH)?.clone();
+                let context = child.take().ok_or(Errno::ESRCH)?;
+                let file = UserFaultFd { context, memory, flags: self.flags }.file();
+                child.memory = file.clone();
+                file
+            }
+        };
+        let limit = thread.process.rlimit(RLIMIT_NOFILE);
+        let fd = thread.files().insert(file, self.flags & O_CLOEXEC != 0, 0, limit)?;
+        Ok(fd as u64)
     }
 
     /// Its address space. ESRCH if that has ended.
@@ -128,6 +172,12 @@ impl UserFaultFd {
     /// UFFDIO_API.
     fn handshake(&self, caller: &dyn Caller, argument: Va) -> Result {
         let asked: Api = caller.mm().read(argument)?;
+        let is_forbidden = asked.features & u64::from(UFFD_FEATURE_EVENT_FORK) != 0
+            && !caller.creds().capable(CAP_SYS_PTRACE);
+        if is_forbidden {
+            caller.mm().write(argument, &Api::default())?;
+            return Err(Errno::EPERM);
+        }
         let is_known =
             asked.api == u64::from(UFFD_API) && asked.features & !u64::from(FEATURES) == 0;
         if !is_known || !self.context.enable(asked.features) {
@@ -206,6 +256,9 @@ impl UserFaultFd {
         is_watched: bool,
         mut place: impl FnMut(Va) -> Result,
     ) -> Result<u64> {
+        if self.context.is_changing() {
+            return Err(Errno::EAGAIN);
+        }
         mm.check_place(range.start, range.end, is_watched)?;
         let end = range.end.min(range.start + MOST_PAGES * PAGE_SIZE);
         let mut at = range.start;
@@ -263,6 +316,9 @@ impl UserFaultFd {
         if asked.mode & !(quiet | protect) != 0 || is_watched && !wakes {
             return Err(Errno::EINVAL);
         }
+        if self.context.is_changing() {
+            return Err(Errno::EAGAIN);
+        }
         let mm = if is_watched { self.own_mm(caller)? } else { self.mm()? };
         mm.watch_writes(range.clone(), is_watched)?;
         if !is_watched && wakes {
@@ -279,8 +335,16 @@ impl FileOps for UserFaultFd {
         }
         let mut done = 0;
         while buffer.remaining() >= size_of::<Told>() {
-            let Some(message) = self.context.take_message() else { break };
-            match buffer.put(zerocopy::IntoBytes::as_bytes(&Told::from(message))) {
+            let told = match self.context.take_message() {
+                Some(message) => Told::from(message),
+                None => match self.context.read_event(|event| self.read_event(event)) {
+                    Ok(Some(told)) => told,
+                    Ok(None) => break,
+                    Err(error) if done == 0 => return Err(error),
+                    Err(_) => break,
+                },
+            };
+            match buffer.put(zerocopy::IntoBytes::as_bytes(&told)) {
                 Ok(stored) => done += stored,
                 // As on Linux, what cannot be stored counts as read.
                 Err(error) if done == 0 => return Err(error),
@@ -288,6 +352,10 @@ impl FileOps for UserFaultFd {
             }
         }
         if done == 0 { Err(Errno::EAGAIN) } else { Ok(done) }
+    }
+
+    fn is_seekable(&self) -> bool {
+        true
     }
 
     fn is_everywhere(&self) -> bool {

@@ -172,11 +172,18 @@ fn call_now(
         Err(errno) if errno.is_internal() => Next::Task(Some(result)),
         Err(_) if vsyscall::contains(Va(call.ip)) => Next::Task(Some(result)),
         _ if thread.missed.lock().owes() => Next::Task(Some(result)),
+        _ if is_told(thread, nr) => Next::Task(Some(result)),
         _ if thread.lost.lock().is_empty() && may_go(thread) => {
             Next::Go(signal::to_return_value(result))
         }
         _ => Next::Task(Some(result)),
     }
+}
+
+/// True if somebody is to be told what the call has done to memory.
+fn is_told(thread: &Thread, nr: u64) -> bool {
+    syscall::table::traits(nr).contains(Traits::TAKES_PAGES_AWAY)
+        && thread.process.with_mm(AddressSpace::has_untold)
 }
 
 /// Serves a page fault, if nothing need be waited for, as [`call_now`] does a call.
@@ -279,16 +286,17 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
         let call = match trap.kind {
             TRAP_SYSCALL => {
                 let (nr, outcome) = match served {
-                    Some(result) => (trap.nr, Outcome::Returns(result)),
+                    Some(result) => (trap.nr, owed::settle(thread, Outcome::Returns(result)).await),
                     None if thread.dispatch.is_on() && is_dispatched(thread, &trap).await => {
                         (trap.nr, Outcome::Returns(Ok(trap.nr as usize)))
                     }
                     None if thread.trace.stops_at_calls() => serve_traced(thread, trap).await,
                     None => serve(thread, trap).await,
                 };
-                let owes = thread.missed.lock().owes();
-                let outcome = if owes { owed::settle(thread, outcome).await } else { outcome };
                 lost::unmap(thread).await;
+                if thread.process.with_mm(AddressSpace::has_untold) {
+                    userfault::tell(thread, matches!(outcome, Outcome::Returns(Ok(_)))).await;
+                }
                 if vsyscall::contains(Va(trap.ip)) {
                     vsyscall::finish(thread, outcome);
                 }
@@ -466,6 +474,7 @@ async fn serve_allowed(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
             Err(_) => is_again = true,
         }
     };
+    let outcome = owed::settle(thread, outcome).await;
     trace(thread, trap.nr, &trap.args, &outcome);
     outcome
 }

@@ -10,6 +10,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use linux_raw_sys::general::UFFD_FEATURE_EVENT_REMOVE;
 use qlib::pagetable::{Action, Pte, PteFlags};
 use qlib::{Frames, Gpa, PAGE_SIZE, Va};
 
@@ -18,6 +19,7 @@ use super::map::user_range;
 use super::mmu::is_mapped;
 use super::space::Inner;
 use super::swap::Usage;
+use super::userfault::Event;
 use super::vma::{Vma, VmaFlags};
 use super::{AddressSpace, emptied};
 use crate::errno::{Errno, Result};
@@ -57,6 +59,12 @@ impl AddressSpace {
         let mut inner = self.lock();
         let covered = inner.vmas.covers(start, end);
         let parts = inner.vmas.overlapping(start, end);
+        for part in &parts {
+            if let Some(served) = part.told(UFFD_FEATURE_EVENT_REMOVE) {
+                let event = Event::Remove(part.start..part.end);
+                inner.untold.push((served.context.clone(), event));
+            }
+        }
         match inner.frames_to_empty(&parts, start..end) {
             Some(runs) => {
                 // Those that were reached are empty, and the caller may try again.

@@ -251,7 +251,7 @@ impl Vma {
     /// Why an access is not the kernel's to see to, if the page has this entry, which does not
     /// allow it.
     fn is_awaited(&self, pte: Pte, access: Access) -> Option<Failure> {
-        let served = self.served_by.as_ref()?;
+        let served = self.served()?;
         let is_awaited = match pte {
             Pte::EMPTY => served.missing,
             _ => served.writes && access == Access::Write && pte.has(PteFlags::WATCHED),
@@ -266,7 +266,7 @@ impl Vma {
 impl Inner {
     /// What the range at `va` has to do with a userfaultfd.
     fn served_by(&self, va: Va) -> Option<Registration> {
-        self.vmas.find(va)?.served_by.clone()
+        self.vmas.find(va)?.served().cloned()
     }
 
     /// Makes the page at `va` fit for `access`: its entry.

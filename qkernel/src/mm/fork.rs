@@ -10,12 +10,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use linux_raw_sys::general::UFFD_FEATURE_EVENT_FORK;
 use qlib::pagetable::{Pte, PteFlags};
 use qlib::{Gpa, PAGE_SIZE, Va};
 
 use super::frames::{self, counted_frame};
 use super::ranges::Ranges;
 use super::space::Inner;
+use super::userfault::{Child, Context, Event, Registration};
 use super::vma::{Prot, Vma, VmaFlags};
 use super::{AddressSpace, swap};
 use crate::account;
@@ -78,14 +80,20 @@ impl AddressSpace {
             1 => inner.rewritten.at_fork(),
             _ => BTreeSet::new(),
         };
+        let mut served_children = Vec::new();
         let mut next = Va(0);
         while let Some(vma) = inner.vmas.next_after(next).cloned() {
             next = vma.end;
             if vma.flags.contains(VmaFlags::DONT_FORK) {
                 continue;
             }
-            // Its faults are nobody's: there is no UFFD_FEATURE_EVENT_FORK.
-            copy.vmas.insert(Vma { served_by: None, ..vma.clone() });
+            // Its faults are nobody's, unless somebody asked to be told of children.
+            let served_by = vma.told(UFFD_FEATURE_EVENT_FORK).map(|served| Registration {
+                context: child_of(&mut served_children, &served.context),
+                ..served.clone()
+            });
+            let is_served = served_by.is_some();
+            copy.vmas.insert(Vma { served_by, ..vma.clone() });
             if vma.flags.contains(VmaFlags::WIPE_ON_FORK) {
                 continue;
             }
@@ -106,7 +114,7 @@ impl AddressSpace {
                     entries.push((va, pte));
                     true
                 });
-                copy.take_over(entries, &mut copies)?;
+                copy.take_over(entries, &mut copies, is_served)?;
                 at = reached;
             }
         }
@@ -116,9 +124,23 @@ impl AddressSpace {
             copy.unpatch(vma.start..vma.end);
         }
         drop(copy);
+        for (told, context) in served_children {
+            let event = Event::Fork(Child::new(context, Arc::new(child.program())));
+            inner.untold.push((told, event));
+        }
         drop(inner);
         Ok(child)
     }
+}
+
+/// What `parent` is for a child, by what is known of others.
+fn child_of(known: &mut Vec<(Arc<Context>, Arc<Context>)>, parent: &Arc<Context>) -> Arc<Context> {
+    if let Some((_, child)) = known.iter().find(|(of, _)| Arc::ptr_eq(of, parent)) {
+        return child.clone();
+    }
+    let child = parent.of_child();
+    known.push((parent.clone(), child.clone()));
+    child
 }
 
 impl Inner {
@@ -165,9 +187,15 @@ impl Inner {
     }
 
     /// Enters what another space has too, or what it has been `copied` to.
-    fn take_over(&mut self, entries: Vec<(Va, Pte)>, copied: &mut Copies) -> Result {
+    /// `is_served`: a program is told of writes there.
+    fn take_over(
+        &mut self,
+        entries: Vec<(Va, Pte)>,
+        copied: &mut Copies,
+        is_served: bool,
+    ) -> Result {
         for (va, pte) in entries {
-            let pte = pte.without(PteFlags::WATCHED);
+            let pte = if is_served { pte } else { pte.without(PteFlags::WATCHED) };
             if let Some(own) = copied.0.remove(&va) {
                 let pte = pte.with_gpa(own).without(PteFlags::ACCESSED);
                 if self.table().set(va, pte).is_err() {

@@ -1,9 +1,11 @@
 //! Changes of the ranges of an address space: what mmap(2), munmap(2), mprotect(2), mremap(2),
 //! brk(2) and madvise(2) do.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use linux_raw_sys::general::{UFFD_FEATURE_EVENT_REMAP, UFFD_FEATURE_EVENT_UNMAP};
 use qlib::pagetable::{Pte, PteFlags};
 use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 
@@ -13,6 +15,7 @@ use super::layout::{PADS_BYTES, STACK_GAP_BYTES};
 use super::policy::Policy;
 use super::space::Inner;
 use super::swap::Usage;
+use super::userfault::Event;
 use super::vma::{FileMapping, Prot, Vma, VmaFlags};
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
@@ -186,7 +189,16 @@ impl AddressSpace {
             inner.brk = (Va(0), Va(0));
             inner.unmap(arch::boot().user_min, arch::boot().user_max)
         };
-        drop(gone);
+        // As on Linux, nobody is told.
+        drop((gone, self.take_untold()));
+    }
+
+    /// The last call has left a mapping where it took pages from: nobody is told that there is none.
+    pub fn tell_of_no_unmapping(&self) {
+        let is_unmapping = |event: &Event| matches!(event, Event::Unmap(_));
+        let dropped: Vec<_> =
+            self.lock().untold.extract_if(.., |(_, event)| is_unmapping(event)).collect();
+        drop(dropped);
     }
 
     /// mprotect(2). `grows_down`: PROT_GROWSDOWN. `data_limit_bytes`: RLIMIT_DATA.
@@ -348,8 +360,8 @@ impl AddressSpace {
         limit: Limits,
     ) -> Result<Va> {
         let mut copy = vma.clone();
-        // Faults at the new place are nobody's: there is no UFFD_FEATURE_EVENT_REMAP.
-        copy.served_by = None;
+        let told = vma.told(UFFD_FEATURE_EVENT_REMAP).map(|served| served.context.clone());
+        copy.served_by = copy.served_by.filter(|_| told.is_some());
         if let Some(backing) = &mut copy.backing {
             backing.first_page += (start - vma.start) >> PAGE_SHIFT;
         }
@@ -398,7 +410,10 @@ impl AddressSpace {
                     true => Usage::of(pte).seen().put(pte.without(PteFlags::ACCESSED)),
                     false => pte,
                 };
-                let moved = moved.without(PteFlags::WATCHED);
+                let moved = match told {
+                    Some(_) => moved,
+                    None => moved.without(PteFlags::WATCHED),
+                };
                 if inner.table().set(target + (va - start), moved).is_err() {
                     // Out of page tables: what has not been moved is still at the old place, and
                     // goes with it.
@@ -411,6 +426,7 @@ impl AddressSpace {
             }
             at = reached;
         }
+        inner.untold.extend(told.map(|told| (told, Event::Remap(start, target, end - start))));
         let gone = inner.unmap(start, end);
         drop(inner);
         drop(gone);
@@ -574,6 +590,14 @@ impl Inner {
     /// Takes `[start, end)` away: the ranges that were there, to be dropped without the lock.
     fn unmap(&mut self, start: Va, end: Va) -> Vec<Vma> {
         let removed = self.vmas.remove(start, end);
+        for vma in &removed {
+            let Some(served) = vma.told(UFFD_FEATURE_EVENT_UNMAP) else { continue };
+            // Once for each call.
+            let event = Event::Unmap(start..end);
+            if !self.untold.iter().any(|(told, _)| Arc::ptr_eq(told, &served.context)) {
+                self.untold.push((served.context.clone(), event));
+            }
+        }
         // From what was there: the range as a program gave it may begin where no operation reaches.
         if let (Some(first), Some(last)) = (removed.first(), removed.last()) {
             self.zap(first.start..last.end);

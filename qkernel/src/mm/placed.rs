@@ -43,18 +43,18 @@ impl AddressSpace {
             return Err(Errno::EPERM);
         }
         let is_others = |served: &Registration| !Arc::ptr_eq(&served.context, &wanted.context);
-        if parts.iter().any(|part| part.served_by.as_ref().is_some_and(is_others)) {
+        if parts.iter().any(|part| part.served().is_some_and(is_others)) {
             return Err(Errno::EBUSY);
         }
         inner.check_split(range.start, range.end)?;
         drop(inner);
-        let is_new = |part: &&Vma| !part.served_by.as_ref().is_some_and(|served| served.missing);
+        let is_new = |part: &&Vma| !part.served().is_some_and(|served| served.missing);
         for part in parts.iter().filter(is_new).filter(|_| wanted.missing) {
             self.drop_untouched(part.start..part.end);
         }
         let mut inner = self.lock();
         for part in &parts {
-            let was_watched = part.served_by.as_ref().is_some_and(|served| served.writes);
+            let was_watched = part.served().is_some_and(|served| served.writes);
             if wanted.writes != was_watched {
                 inner.unwatch(part.start..part.end);
             }
@@ -72,7 +72,7 @@ impl AddressSpace {
         let is_others = |served: &Registration| !Arc::ptr_eq(&served.context, context);
         if parts.is_empty()
             || !parts.iter().all(can_be_served)
-            || parts.iter().any(|part| part.served_by.as_ref().is_some_and(is_others))
+            || parts.iter().any(|part| part.served().is_some_and(is_others))
         {
             return Err(Errno::EINVAL);
         }
@@ -124,7 +124,7 @@ impl AddressSpace {
     pub fn check_place(&self, start: Va, end: Va, is_watched: bool) -> Result {
         let inner = self.lock();
         let vma = inner.vmas.find(start).filter(|vma| end <= vma.end).ok_or(Errno::ENOENT)?;
-        let served = vma.served_by.as_ref().ok_or(Errno::ENOENT)?;
+        let served = vma.served().ok_or(Errno::ENOENT)?;
         if is_watched && !served.writes { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
@@ -132,7 +132,7 @@ impl AddressSpace {
     /// ENOENT unless writes are registered for all of it.
     pub fn watch_writes(&self, range: Range<Va>, is_watched: bool) -> Result {
         let mut inner = self.lock();
-        let is_registered = |vma: &Vma| vma.served_by.as_ref().is_some_and(|served| served.writes);
+        let is_registered = |vma: &Vma| vma.served().is_some_and(|served| served.writes);
         if !inner.vmas.covers(range.start, range.end)
             || !inner.vmas.touching(range.start, range.end).all(is_registered)
         {

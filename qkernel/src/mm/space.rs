@@ -23,6 +23,7 @@ use super::rewritten::Rewritten;
 use super::swap::Usage;
 use super::tables::{self, Table};
 use super::thread::UserThread;
+use super::userfault::{Context, Event};
 use super::vma::VmaSet;
 use crate::account;
 use crate::arch::{self, user::SpaceHandle};
@@ -88,6 +89,9 @@ pub(super) struct Inner {
     pub rewritten: Rewritten,
     /// What was emptied and not used again.
     pub emptied: Emptied,
+    /// What programs are yet to be told of this memory ([`crate::mm::userfault`]), by the call that
+    /// did it.
+    pub untold: Vec<(Arc<Context>, Event)>,
 }
 
 /// Frames of address spaces that the platform still has mapped, by space handle, and the page table
@@ -328,6 +332,16 @@ impl AddressSpace {
         (ops, frames, inner.mmu.take_copies())
     }
 
+    /// True if somebody is to be told what has become of this memory.
+    pub fn has_untold(&self) -> bool {
+        !self.lock().untold.is_empty()
+    }
+
+    /// Who, and what.
+    pub fn take_untold(&self) -> Vec<(Arc<Context>, Event)> {
+        core::mem::take(&mut self.lock().untold)
+    }
+
     /// True if changes are yet to be carried out.
     pub fn has_ops(&self) -> bool {
         self.lock().mmu.is_pending()
@@ -424,6 +438,7 @@ impl Inner {
             patches: Patches::default(),
             rewritten: Rewritten::default(),
             emptied: Emptied::default(),
+            untold: Vec::new(),
         })
     }
 }

@@ -9,11 +9,13 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::any::Any;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use qlib::Va;
 
+use crate::errno::Result;
 use crate::sync::Mutex;
 use crate::wait::{PollMask, WaitQueue};
 
@@ -49,6 +51,52 @@ pub struct Message {
     pub tid: u32,
 }
 
+/// What else a program is told of its memory, as it asked for.
+pub enum Event {
+    /// UFFD_EVENT_FORK: a child has ranges that are served as these are.
+    Fork(Child),
+    /// UFFD_EVENT_REMAP: so many bytes are at the second address now.
+    Remap(Va, Va, u64),
+    /// UFFD_EVENT_REMOVE: pages are missing again.
+    Remove(Range<Va>),
+    /// UFFD_EVENT_UNMAP.
+    Unmap(Range<Va>),
+}
+
+/// The userfaultfd of a child, which nobody has a descriptor of. Its faults are the kernel's when
+/// that is so for ever.
+pub struct Child {
+    context: Option<Arc<Context>>,
+    /// Its memory, as the room above names it.
+    pub memory: Arc<dyn Any + Send + Sync>,
+}
+
+impl Child {
+    /// Of a child with this memory.
+    pub fn new(context: Arc<Context>, memory: Arc<dyn Any + Send + Sync>) -> Self {
+        Child { context: Some(context), memory }
+    }
+
+    /// For its descriptor.
+    pub fn take(&mut self) -> Option<Arc<Context>> {
+        self.context.take()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if let Some(context) = self.context.take() {
+            context.close();
+        }
+    }
+}
+
+/// A call that waits until its event has been read.
+struct Told {
+    is_read: AtomicBool,
+    read: WaitQueue,
+}
+
 /// One fault.
 struct Fault {
     page: Va,
@@ -66,7 +114,8 @@ struct State {
     waiting: BTreeMap<(Va, u64), Arc<Fault>>,
     /// Those of them that have not been read, by number.
     unread: BTreeMap<u64, Message>,
-    is_closed: bool,
+    /// By number, which are those of faults too; all unread.
+    events: BTreeMap<u64, (Event, Arc<Told>)>,
 }
 
 /// One userfaultfd, without its descriptor.
@@ -76,6 +125,7 @@ pub struct Context {
     /// UFFD_FEATURE_*, and [`IS_READY`].
     features: AtomicU64,
     state: Mutex<State>,
+    is_closed: AtomicBool,
     /// Woken (READ) when there is something to be read.
     readers: WaitQueue,
 }
@@ -87,8 +137,21 @@ impl Context {
             is_for_user_mode_only,
             features: AtomicU64::new(0),
             state: Mutex::default(),
+            is_closed: AtomicBool::new(false),
             readers: WaitQueue::new(),
         })
+    }
+
+    /// That of a child of the program.
+    pub fn of_child(&self) -> Arc<Self> {
+        let child = Context::new(self.is_for_user_mode_only);
+        child.features.store(self.features.load(Relaxed), Relaxed);
+        child
+    }
+
+    /// True if nobody serves faults any more: they are the kernel's.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Relaxed)
     }
 
     /// UFFDIO_API: false if that has been called before.
@@ -123,7 +186,13 @@ impl Context {
 
     /// True if something is to be read.
     pub fn has_unread(&self) -> bool {
-        !self.state.lock().unread.is_empty()
+        let state = self.state.lock();
+        !state.unread.is_empty() || !state.events.is_empty()
+    }
+
+    /// True if the program has yet to be told what has become of its memory: no pages are placed.
+    pub fn is_changing(&self) -> bool {
+        !self.state.lock().events.is_empty()
     }
 
     /// How many faults are unread, and how many wait.
@@ -137,6 +206,40 @@ impl Context {
         self.state.lock().unread.pop_first().map(|(_, message)| message)
     }
 
+    /// Has an event read: it is there as long as the result lives, at most.
+    pub fn tell(self: &Arc<Self>, event: Event) -> Telling {
+        let told = Arc::new(Told { is_read: AtomicBool::new(false), read: WaitQueue::new() });
+        let mut state = self.state.lock();
+        state.last += 1;
+        let number = state.last;
+        let refused = match self.is_closed() {
+            true => Some(event),
+            false => {
+                state.events.insert(number, (event, told.clone()));
+                None
+            }
+        };
+        drop(state);
+        told.is_read.store(refused.is_some(), Relaxed);
+        drop(refused);
+        self.readers.wake(PollMask::READ);
+        Telling { context: self.clone(), number, told }
+    }
+
+    /// Reads the oldest event by `read`; if that fails it stays.
+    pub fn read_event<T>(&self, read: impl FnOnce(&mut Event) -> Result<T>) -> Result<Option<T>> {
+        let oldest = self.state.lock().events.pop_first();
+        let Some((number, (mut event, told))) = oldest else { return Ok(None) };
+        let result = read(&mut event);
+        if result.is_err() {
+            self.state.lock().events.insert(number, (event, told));
+        } else {
+            told.is_read.store(true, Relaxed);
+            told.read.wake(PollMask::IN);
+        }
+        result.map(Some)
+    }
+
     /// A fault in `page`: it waits as long as the result lives, at most.
     pub fn begin(self: &Arc<Self>, page: Va, message: Message) -> Waiting {
         let (is_over, woken) = (AtomicBool::new(false), WaitQueue::new());
@@ -145,7 +248,7 @@ impl Context {
             state.last += 1;
             let fault = Fault { page, number: state.last, message, is_over, woken };
             let fault = Arc::new(fault);
-            if state.is_closed {
+            if self.is_closed() {
                 fault.is_over.store(true, Relaxed);
             } else {
                 state.waiting.insert((page, fault.number), fault.clone());
@@ -175,9 +278,41 @@ impl Context {
 
     /// The descriptor is closed: nobody waits any more, now or later.
     pub fn close(&self) {
-        self.state.lock().is_closed = true;
+        self.is_closed.store(true, Relaxed);
         self.wake(Va(0)..Va(u64::MAX));
+        let events = core::mem::take(&mut self.state.lock().events);
+        for (_, told) in events.values() {
+            told.is_read.store(true, Relaxed);
+            told.read.wake(PollMask::IN);
+        }
+        drop(events);
         self.readers.wake(PollMask::HUP);
+    }
+}
+
+/// An event that is to be read.
+pub struct Telling {
+    context: Arc<Context>,
+    number: u64,
+    told: Arc<Told>,
+}
+
+impl Telling {
+    /// Woken (IN) when it has been read.
+    pub fn queue(&self) -> &WaitQueue {
+        &self.told.read
+    }
+
+    /// True if it has been, or never will.
+    pub fn is_read(&self) -> bool {
+        self.told.is_read.load(Relaxed)
+    }
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        let removed = self.context.state.lock().events.remove(&self.number);
+        drop(removed);
     }
 }
 

@@ -123,6 +123,16 @@ impl Vma {
             && !self.flags.intersects(VmaFlags::SHARED | VmaFlags::STACK | VmaFlags::GROWS_DOWN)
     }
 
+    /// Who is told of its faults, if anybody is.
+    pub fn served(&self) -> Option<&Registration> {
+        self.served_by.as_ref().filter(|served| !served.context.is_closed())
+    }
+
+    /// The same, if that one is told of such events (UFFD_FEATURE_EVENT_*) too.
+    pub fn told(&self, events: u32) -> Option<&Registration> {
+        self.served().filter(|served| served.context.has(events))
+    }
+
     /// The page of the backing object that lies at `va`.
     pub fn object_page(&self, va: Va) -> u64 {
         self.backing.as_ref().map_or(0, |b| b.first_page) + ((va - self.start) >> qlib::PAGE_SHIFT)

@@ -33,7 +33,7 @@ use crate::fs::attr::{Attributes, Statx};
 use crate::host::{Call, Handle, NOTHING};
 use crate::io::IoBuffer;
 use crate::ipc::AnonInode;
-use crate::mm::{Access, reclaim};
+use crate::mm::Access;
 use crate::sync::Mutex;
 use crate::wait::{PollMask, WaitQueue};
 use crate::{arch, input, time};
@@ -577,7 +577,7 @@ impl HostSocket {
                 // The datagram lies in more pieces than one call carries.
                 return Err(if data.len() as u32 >= MAX_SEGMENTS - 2 {
                     Errno::EMSGSIZE
-                } else if reclaim::is_short() {
+                } else if buffer.is_awaited(wanted, Access::Read) {
                     Errno::ERESTARTNOMEM
                 } else {
                     Errno::EFAULT
@@ -622,7 +622,8 @@ impl HostSocket {
         let mut op = || {
             let data = buffer.segments(Access::Write, max, MAX_SEGMENTS as usize - 2)?;
             let wanted = length(&data);
-            if !self.is_stream() && wanted < buffer.remaining().min(max) && reclaim::is_short() {
+            let is_short = !self.is_stream() && wanted < buffer.remaining().min(max);
+            if is_short && buffer.is_awaited(wanted, Access::Write) {
                 // What does not fit would be lost.
                 return Err(Errno::ERESTARTNOMEM);
             }

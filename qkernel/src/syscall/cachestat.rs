@@ -34,13 +34,7 @@ fn check_may_know(thread: &Thread, file: &OpenFile) -> Result {
 }
 
 /// cachestat(2).
-pub fn cachestat(
-    thread: &Arc<Thread>,
-    fd: Fd,
-    range: Va,
-    told: Va,
-    flags: u32,
-) -> Result<usize> {
+pub fn cachestat(thread: &Arc<Thread>, fd: Fd, range: Va, told: Va, flags: u32) -> Result<usize> {
     let file = thread.files().opened(fd)?;
     let range: CacheStatRange = thread.mm().read(range)?;
     check_may_know(thread, &file)?;

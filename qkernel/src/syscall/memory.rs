@@ -325,6 +325,7 @@ fn move_pages_out(
         }
         return Err(error);
     }
+    mm.tell_of_no_unmapping();
     // If there is no memory for one mapping more, the pages are where they are wanted all the same.
     // Who is told of faults there is told of those that come now.
     let left = Vma { served_by: part.served_by.clone(), ..empty() };

@@ -477,10 +477,11 @@ table! {
     320 kexec_file_load => none ();
     321 bpf => none ();
     322 execveat => r#async exec::execveat (dirfd, pathname, argv, envp, flags) is [NEVER_FAST];
-    323 userfaultfd => plain userfaultfd::userfaultfd (flags) but "shared memory and files, huge pages \
-        (EINVAL); events, MINOR, POISON, MOVE and what came after Linux 6.3; REGISTER and WRITEPROTECT \
-        of another process's memory (EINVAL); io_uring and calls about other processes get EFAULT for \
-        a page that is missing; a page of nothing but zeros may be missing once it is registered";
+    323 userfaultfd => plain userfaultfd::userfaultfd (flags)
+        but "ranges of shared memory and of files (EINVAL); MINOR, POISON, MOVE, WP_UNPOPULATED, WP_ASYNC; \
+            UFFDIO_REGISTER and UFFDIO_WRITEPROTECT by another process (EINVAL); to the calls of others \
+            (ptrace, process_vm_readv) and to io_uring a missing page is EFAULT; a page of nothing but \
+            zeros may be missing once it is registered; UFFD_EVENT_REMOVE comes when pages are gone";
     324 membarrier => r#async misc::membarrier (cmd, flags, cpu_id);
     325 mlock2 => plain memory::mlock2 (addr, len, flags);
     326 copy_file_range => r#async sendfile::copy_file_range

@@ -2,13 +2,10 @@
 
 use alloc::sync::Arc;
 
-use linux_raw_sys::general::{
-    CAP_SYS_PTRACE, O_CLOEXEC, O_NONBLOCK, O_RDONLY, UFFD_USER_MODE_ONLY,
-};
+use linux_raw_sys::general::{CAP_SYS_PTRACE, O_CLOEXEC, O_NONBLOCK, UFFD_USER_MODE_ONLY};
 
 use super::install;
 use crate::errno::{Errno, Result};
-use crate::fs::OpenFile;
 use crate::fs::proc::sys;
 use crate::ipc::userfaultfd::UserFaultFd;
 use crate::task::Thread;
@@ -25,7 +22,6 @@ pub fn userfaultfd(thread: &Arc<Thread>, flags: u32) -> Result<usize> {
     if flags & !(UFFD_USER_MODE_ONLY | O_CLOEXEC | O_NONBLOCK) != 0 {
         return Err(Errno::EINVAL);
     }
-    let faults = UserFaultFd::new(&thread.mm(), is_for_user_mode_only);
-    let file = OpenFile::new(faults, O_RDONLY | flags & O_NONBLOCK);
+    let file = UserFaultFd::open(&thread.mm(), is_for_user_mode_only, flags);
     install::one(thread, file, flags & O_CLOEXEC != 0)
 }

@@ -9,6 +9,9 @@ use crate::mm::fault::Spare;
 
 /// Writes what the call owes: its outcome, EFAULT if that could not be written.
 pub async fn settle(thread: &Arc<Thread>, outcome: Outcome) -> Outcome {
+    if !thread.missed.lock().owes() {
+        return outcome;
+    }
     let mut outcome = outcome;
     let mm = thread.mm();
     loop {

@@ -7,6 +7,7 @@
 //! is over.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use linux_raw_sys::general::{
     UFFD_FEATURE_EXACT_ADDRESS, UFFD_FEATURE_THREAD_ID, UFFD_PAGEFAULT_FLAG_WP,
@@ -16,7 +17,7 @@ use qlib::Va;
 
 use super::{Thread, current};
 use crate::errno::{Errno, Result};
-use crate::mm::userfault::Message;
+use crate::mm::userfault::{Event, Message, Telling};
 use crate::mm::{Access, AddressSpace};
 use crate::wait::{PollMask, Sleeper, block_on, block_until_killed};
 
@@ -69,6 +70,19 @@ pub async fn wait_for_missed(thread: &Arc<Thread>) -> bool {
     // An error: the thread dies, and whoever asks sees that.
     let _ = wait(thread, &thread.mm(), va, access, In::Kernel).await;
     true
+}
+
+/// Has those told, and waits until they have read it, who asked to be told what the call has done
+/// to memory; of a child only if there `is_one`.
+pub async fn tell(thread: &Arc<Thread>, is_one: bool) {
+    let untold = thread.mm().take_untold();
+    let wanted = untold.into_iter().filter(|(_, event)| is_one || !matches!(event, Event::Fork(_)));
+    let told: Vec<Telling> = wanted.map(|(context, event)| context.tell(event)).collect();
+    for event in told {
+        let attempt = || if event.is_read() { Ok(()) } else { Err(Errno::EAGAIN) };
+        // An error: it dies.
+        let _ = block_until_killed(thread, &[event.queue()], PollMask::IN, attempt).await;
+    }
 }
 
 /// See [`crate::arch::upcalls::Upcalls::page_missed`]. The memory of others is not waited for.
