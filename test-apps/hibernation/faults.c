@@ -1,13 +1,12 @@
-// Serves page faults of its own threads (userfaultfd(2)) without rest, so that it is put to sleep in the midst of that.
+// Serves page faults of its own threads (userfaultfd(2)), and may be put to sleep in the midst of that.
 //
 // A round places a page with its number and one of zeros, has one thread read a page that is missing and another write to one that is
-// write-protected, lets them wait for a while, looks at what must be there, and serves them. Prints "ready", then each round's number,
-// and "BAD …" if something is not so.
+// write-protected, and lets them wait for SIGUSR1. Then it looks at what must be there, and serves them. Prints "ready" and "waits"
+// when they wait, the number of each round when it is over, and "BAD …" if something is not so.
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/userfaultfd.h>
-#include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -24,6 +23,7 @@ static volatile uint64_t *area;
 static volatile uint64_t seen;
 static uint64_t number;
 static int fd;
+static sigset_t kick;
 
 static void bad(const char *what, long value) {
     printf("BAD %s in round %llu: %ld\n", what, (unsigned long long)number, value);
@@ -65,36 +65,37 @@ static void round_of_faults(void) {
     protect(true);
     seen = 0;
     if (pthread_create(&reader, NULL, reads, NULL) || pthread_create(&writer, NULL, writes, NULL)) bad("threads", errno);
-    for (int faults = 0; faults < 2; faults++) {
+    bool seen_watched = false, seen_missing = false;
+    while (!seen_watched || !seen_missing) {
         struct uffd_msg msg;
-        struct pollfd poller = {fd, POLLIN, 0};
-        while (read(fd, &msg, sizeof msg) != sizeof msg) {
-            if (errno != EAGAIN) bad("reading", errno);
-            poll(&poller, 1, -1);
-        }
-        // It may sleep now.
-        usleep(20000);
-        // A page that had to be made again would be told again.
-        if (at(PLACED)[1] != number) bad("a page that was placed", (long)at(PLACED)[1]);
-        if (at(ZEROS)[1] != 0) bad("a page of zeros", (long)at(ZEROS)[1]);
-        if ((error = place(ZEROS, 1)) != EEXIST) bad("placing zeros again", error);
-        if (msg.arg.pagefault.flags & UFFD_PAGEFAULT_FLAG_WP) {
-            if (at(WATCHED)[1] != ~number) bad("a page that is watched", (long)at(WATCHED)[1]);
-            protect(false);
-            pthread_join(writer, NULL);
-            if (at(WATCHED)[1] != number) bad("a page that was watched", (long)at(WATCHED)[1]);
-        } else {
-            if (seen != 0) bad("what was read early", (long)seen);
-            if ((error = place(AWAITED, number)) != 0) bad("placing what is awaited", error);
-            pthread_join(reader, NULL);
-            if (seen != number) bad("what was read", (long)seen);
-        }
+        if (read(fd, &msg, sizeof msg) != sizeof msg) bad("reading", errno);
+        bool is_watched = msg.arg.pagefault.flags & UFFD_PAGEFAULT_FLAG_WP;
+        *(is_watched ? &seen_watched : &seen_missing) = true;
     }
+    puts(number == 1 ? "ready\nwaits" : "waits");
+    fflush(stdout);
+    int signo;
+    sigwait(&kick, &signo);
+    // A page that had to be made again would be told again.
+    if (at(PLACED)[1] != number) bad("a page that was placed", (long)at(PLACED)[1]);
+    if (at(ZEROS)[1] != 0) bad("a page of zeros", (long)at(ZEROS)[1]);
+    if ((error = place(ZEROS, 1)) != EEXIST) bad("placing zeros again", error);
+    if (at(WATCHED)[1] != ~number) bad("a page that is watched", (long)at(WATCHED)[1]);
+    protect(false);
+    pthread_join(writer, NULL);
+    if (at(WATCHED)[1] != number) bad("a page that was watched", (long)at(WATCHED)[1]);
+    if (seen != 0) bad("what was read early", (long)seen);
+    if ((error = place(AWAITED, number)) != 0) bad("placing what is awaited", error);
+    pthread_join(reader, NULL);
+    if (seen != number) bad("what was read", (long)seen);
     if (madvise((void *)area, WATCHED * PAGE, MADV_DONTNEED) != 0) bad("madvise", errno);
 }
 
 int main(void) {
-    fd = (int)syscall(SYS_userfaultfd, O_NONBLOCK);
+    sigemptyset(&kick);
+    sigaddset(&kick, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &kick, NULL);
+    fd = (int)syscall(SYS_userfaultfd, 0);
     area = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP};
     struct uffdio_register missing = {.range = {(uintptr_t)area, WATCHED * PAGE}, .mode = UFFDIO_REGISTER_MODE_MISSING};
@@ -106,7 +107,6 @@ int main(void) {
     }
     for (number = 1;; number++) {
         round_of_faults();
-        if (number == 1) puts("ready");
         printf("%llu\n", (unsigned long long)number);
         fflush(stdout);
     }

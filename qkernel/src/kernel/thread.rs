@@ -159,6 +159,9 @@ fn call_now(
         .cpu_time
         .on_the_spot(number, || current::call(thread, || syscall::dispatch_now(thread, nr, args)));
     thread.missed.lock().set_in_call(false);
+    if syscall::table::traits(nr).contains(Traits::TAKES_PAGES_AWAY) {
+        thread.process.with_mm(|mm| userfault::collect(thread, mm));
+    }
     let Some(result) = served else { return Next::Task(None) };
     drop(frozen);
     claim(thread);
@@ -171,19 +174,12 @@ fn call_now(
     match result {
         Err(errno) if errno.is_internal() => Next::Task(Some(result)),
         Err(_) if vsyscall::contains(Va(call.ip)) => Next::Task(Some(result)),
-        _ if thread.missed.lock().owes() => Next::Task(Some(result)),
-        _ if is_told(thread, nr) => Next::Task(Some(result)),
+        _ if thread.missed.lock().is_unfinished() => Next::Task(Some(result)),
         _ if thread.lost.lock().is_empty() && may_go(thread) => {
             Next::Go(signal::to_return_value(result))
         }
         _ => Next::Task(Some(result)),
     }
-}
-
-/// True if somebody is to be told what the call has done to memory.
-fn is_told(thread: &Thread, nr: u64) -> bool {
-    syscall::table::traits(nr).contains(Traits::TAKES_PAGES_AWAY)
-        && thread.process.with_mm(AddressSpace::has_untold)
 }
 
 /// Serves a page fault, if nothing need be waited for, as [`call_now`] does a call.
@@ -294,7 +290,7 @@ async fn main(thread: &Arc<Thread>, first: qlib::platform::UserRegs) {
                     None => serve(thread, trap).await,
                 };
                 lost::unmap(thread).await;
-                if thread.process.with_mm(AddressSpace::has_untold) {
+                if thread.missed.lock().is_unfinished() {
                     userfault::tell(thread, matches!(outcome, Outcome::Returns(Ok(_)))).await;
                 }
                 if vsyscall::contains(Va(trap.ip)) {
@@ -502,6 +498,7 @@ async fn perform(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
         Some(_) => call.await,
     };
     thread.missed.lock().set_in_call(false);
+    thread.process.with_mm(|mm| userfault::collect(thread, mm));
     if frozen.is_some() && moves_pages(trap.nr) && thread.mm().has_ops() {
         // Others may free what was moved by its new place, while this thread has yet to unmap the
         // old one. An error: it died.

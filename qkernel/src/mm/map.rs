@@ -592,10 +592,13 @@ impl Inner {
         let removed = self.vmas.remove(start, end);
         for vma in &removed {
             let Some(served) = vma.told(UFFD_FEATURE_EVENT_UNMAP) else { continue };
-            // Once for each call.
-            let event = Event::Unmap(start..end);
-            if !self.untold.iter().any(|(told, _)| Arc::ptr_eq(told, &served.context)) {
-                self.untold.push((served.context.clone(), event));
+            // Once, however many there are.
+            let is_known = |(told, event): &(Arc<_>, Event)| {
+                Arc::ptr_eq(told, &served.context)
+                    && matches!(event, Event::Unmap(range) if *range == (start..end))
+            };
+            if !self.untold.iter().any(is_known) {
+                self.untold.push((served.context.clone(), Event::Unmap(start..end)));
             }
         }
         // From what was there: the range as a program gave it may begin where no operation reaches.

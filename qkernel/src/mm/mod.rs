@@ -15,6 +15,7 @@ mod layout;
 pub mod limit;
 pub mod map;
 pub mod mapped;
+pub mod missed;
 pub mod mmu;
 pub mod patch;
 pub mod placed;

@@ -6,7 +6,7 @@
 //! interrupted, or the descriptor is closed; it is *unread* until it is read, and may be woken
 //! before that. Whoever waits looks at the page again afterwards, so a wake too many is harmless.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
@@ -344,65 +344,6 @@ impl Drop for Waiting {
     }
 }
 
-/// What calls have yet to write to pages that are missing: at most so many bytes.
-const MOST_OWED_BYTES: usize = 64 << 10;
-
-/// A missing page that a system call needs, and bytes that are to be written to such pages when
-/// the call is over: what it has done by then cannot be undone, and copying cannot wait.
-#[derive(Default)]
-pub struct Missed {
-    /// Copies may be owed: the thread is in a call.
-    may_owe: bool,
-    fault: Option<(Va, bool)>,
-    owed: VecDeque<(Va, Vec<u8>)>,
-    owed_bytes: usize,
-}
-
-impl Missed {
-    /// A call begins (`true`), or is over.
-    pub fn set_in_call(&mut self, is_in_call: bool) {
-        self.may_owe = is_in_call;
-        if is_in_call {
-            (self.fault, self.owed_bytes) = (None, 0);
-            self.owed.clear();
-        }
-    }
-
-    /// The page at `va` is missing, for a write or a read.
-    pub fn note(&mut self, va: Va, write: bool) {
-        self.fault = Some((va, write));
-    }
-
-    /// The last page that was missing, and whether it was for a write.
-    pub fn take(&mut self) -> Option<(Va, bool)> {
-        self.fault.take()
-    }
-
-    /// `bytes` are to be written to the missing page at `va` later. False if they cannot wait.
-    pub fn owe(&mut self, va: Va, bytes: &[u8]) -> bool {
-        let is_missing = self.fault == Some((va, true));
-        if !self.may_owe || !is_missing || self.owed_bytes + bytes.len() > MOST_OWED_BYTES {
-            return false;
-        }
-        self.owed_bytes += bytes.len();
-        self.owed.push_back((va, bytes.to_vec()));
-        self.fault = None;
-        true
-    }
-
-    /// True if something is to be written.
-    pub fn owes(&self) -> bool {
-        !self.owed.is_empty()
-    }
-
-    /// What is to be written next.
-    pub fn next_owed(&mut self) -> Option<(Va, Vec<u8>)> {
-        let next = self.owed.pop_front()?;
-        self.owed_bytes -= next.1.len();
-        Some(next)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use qlib::PAGE_SIZE;
@@ -443,21 +384,5 @@ mod tests {
         let context = Context::new(true);
         assert!(!context.is_ready() && context.enable(0) && context.is_ready());
         assert!(!context.enable(1) && context.features() == 0);
-    }
-
-    #[test]
-    fn only_what_is_missing_is_owed_and_no_more_than_a_message() {
-        let mut missed = Missed::default();
-        missed.note(Va(0x1000), true);
-        assert!(!missed.owe(Va(0x1000), &[1]), "in no call");
-        missed.set_in_call(true);
-        assert!(!missed.owe(Va(0x1000), &[1]), "another call's");
-        missed.note(Va(0x1000), true);
-        assert!(!missed.owe(Va(0x2000), &[1]), "not missing");
-        assert!(missed.owe(Va(0x1000), &[1]) && missed.owes());
-        missed.note(Va(0x2000), true);
-        assert!(!missed.owe(Va(0x2000), &[0; MOST_OWED_BYTES]));
-        assert_eq!(missed.next_owed(), Some((Va(0x1000), alloc::vec![1])));
-        assert!(!missed.owes());
     }
 }

@@ -19,7 +19,9 @@ use super::pid_namespace::{NewPid, PidNamespace};
 use super::pidfd::PidFd;
 use super::process::{Origin, Process};
 use super::signal::SIGNALS;
-use super::{NewThread, Thread, ThreadAttrs, affinity, cpu_limit, exit, oom, run, table, trace};
+use super::{
+    NewThread, Thread, ThreadAttrs, affinity, cpu_limit, exit, oom, run, table, trace, userfault,
+};
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::{FsContext, OpenFile};
@@ -129,6 +131,7 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         thread.user.flush(&mm).await?;
     }
     let child_mm = if shares_memory { mm.clone() } else { mm.fork()? };
+    userfault::collect(thread, &mm);
     if !shares_memory {
         // The parent's pages must be write-protected before the child exists.
         thread.user.flush(&mm).await?;

@@ -72,10 +72,17 @@ pub async fn wait_for_missed(thread: &Arc<Thread>) -> bool {
     true
 }
 
+/// Has the thread tell, when its call is over, what that has just done to `mm`.
+pub fn collect(thread: &Thread, mm: &AddressSpace) {
+    if mm.has_untold() {
+        thread.missed.lock().note_untold(mm.take_untold());
+    }
+}
+
 /// Has those told, and waits until they have read it, who asked to be told what the call has done
 /// to memory; of a child only if there `is_one`.
 pub async fn tell(thread: &Arc<Thread>, is_one: bool) {
-    let untold = thread.mm().take_untold();
+    let untold = thread.missed.lock().take_untold();
     let wanted = untold.into_iter().filter(|(_, event)| is_one || !matches!(event, Event::Fork(_)));
     let told: Vec<Telling> = wanted.map(|(context, event)| context.tell(event)).collect();
     for event in told {
