@@ -193,7 +193,8 @@ impl AddressSpace {
         drop((gone, self.take_untold()));
     }
 
-    /// The last call has left a mapping where it took pages from: nobody is told that there is none.
+    /// The last call has left a mapping where it took pages from: nobody is told that there is
+    /// none.
     pub fn tell_of_no_unmapping(&self) {
         let is_unmapping = |event: &Event| matches!(event, Event::Unmap(_));
         let dropped: Vec<_> =

@@ -13,8 +13,8 @@ use super::userfault::{Context, Event};
 const MOST_OWED_BYTES: usize = 64 << 10;
 
 /// A missing page that a system call needs, and what is to be done when the call is over: bytes to
-/// be written to such pages, for what it has done by then cannot be undone, and copying cannot wait;
-/// and who is to be told what it has done to memory.
+/// be written to such pages, for what it has done by then cannot be undone, and copying cannot
+/// wait; and who is to be told what it has done to memory.
 #[derive(Default)]
 pub struct Missed {
     /// Copies may be owed: the thread is in a call.

@@ -3,8 +3,8 @@
 //! A thread that touched such a page waits in its fault; a signal to be handled ends that, and the
 //! fault is made again after the handler. A system call that needs one gives ERESTARTNOMEM, as when
 //! memory is short, and waits where it would wait for memory: it is made again, or goes on with its
-//! next piece. What it writes once it cannot be made again is [owed](super::owed), and written when it
-//! is over.
+//! next piece. What it writes once it cannot be made again is [owed](super::owed), and written when
+//! it is over.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
