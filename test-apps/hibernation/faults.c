@@ -95,7 +95,7 @@ int main(void) {
     sigemptyset(&kick);
     sigaddset(&kick, SIGUSR1);
     sigprocmask(SIG_BLOCK, &kick, NULL);
-    fd = (int)syscall(SYS_userfaultfd, 0);
+    fd = (int)syscall(SYS_userfaultfd, UFFD_USER_MODE_ONLY);
     area = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP};
     struct uffdio_register missing = {.range = {(uintptr_t)area, WATCHED * PAGE}, .mode = UFFDIO_REGISTER_MODE_MISSING};
