@@ -231,7 +231,7 @@ impl UserFaultFd {
             mm.place(at, Content::Bytes(&page), is_watched)
         });
         let result = argument + size_of::<Copying>() as u64;
-        self.tell(&*own, result, range, placed, asked.mode & quiet == 0)
+        self.tell(&own, result, range, placed, asked.mode & quiet == 0)
     }
 
     /// UFFDIO_ZEROPAGE.
