@@ -1,5 +1,5 @@
-//! Datagrams: UDP, and what sockets of ICMP receive. As on Linux a datagram that finds no room is lost, and
-//! one that finds nobody is told to its sender later, if that is connected.
+//! Datagrams: UDP, and what sockets of ICMP receive. As on Linux a datagram that finds no room is
+//! lost, and one that finds nobody is told to its sender later, if that is connected.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

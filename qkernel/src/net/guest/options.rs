@@ -158,8 +158,8 @@ impl GuestSocket {
         Ok(value.to_ne_bytes().to_vec())
     }
 
-    /// struct tcp_info: its state, and the longest that goes at once. Nothing is lost, sent again or
-    /// measured on its way.
+    /// struct tcp_info: its state, and the longest that goes at once. Nothing is lost, sent again
+    /// or measured on its way.
     fn info(&self) -> Vec<u8> {
         let mut info = alloc::vec![0; INFO];
         info[0] = self.tcp_state();

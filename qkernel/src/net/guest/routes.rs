@@ -210,7 +210,7 @@ mod tests {
             assert_eq!(routes.add(one), Ok(()));
         }
         assert_eq!(routes.add(route("10.0.0.0", 8, 7, 4)), Err(Errno::EEXIST));
-        let mut find = |ip: &str| routes.find(ip.parse().expect("one")).map(|route| route.index);
+        let find = |ip: &str| routes.find(ip.parse().expect("one")).map(|route| route.index);
         assert_eq!(find("1.1.1.1"), Ok(1));
         assert_eq!(find("10.9.1.1"), Ok(3));
         assert_eq!(find("10.1.1.1"), Ok(4));

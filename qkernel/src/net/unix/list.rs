@@ -79,8 +79,8 @@ pub fn forget(number: u64) {
     ALL.lock().remove(&number);
 }
 
-/// Those of the namespace that are open, with those that have yet to be accepted. ENOMEM: there may be as many as
-/// memory allows.
+/// Those of the namespace that are open, with those that have yet to be accepted. ENOMEM: there may
+/// be as many as memory allows.
 fn every() -> Result<Vec<Listed>> {
     let namespace = namespace();
     let sockets = {

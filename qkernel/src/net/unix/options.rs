@@ -99,7 +99,7 @@ impl UnixSocket {
     /// SO_LINGER: the seconds that it is set to, if it is on.
     pub fn lingers_for(&self) -> Option<u32> {
         let [is_on, seconds] = self.state.lock().options.linger;
-        (is_on != 0).then_some(seconds as u32)
+        (is_on != 0).then_some(seconds)
     }
 
     /// Has the sizes of another one's buffers.
