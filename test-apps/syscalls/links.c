@@ -423,6 +423,7 @@ CASE(it_ends_with_its_namespace) {
     int fds[2];
     OK(pipe(fds));
     int own = namespace();
+    lone("own");
     pid_t child = OK(fork());
     if (child == 0) {
         OK(unshare(CLONE_NEWNET));
@@ -514,6 +515,7 @@ CASE(routes) {
 }
 CASE(a_bridge_joins_its_ports) {
     int middle = namespace();
+    lone("own");
     DONE(new_link("bridge", "br0"));
     has("br0", "10.0.0.254", 24);
     up("br0");
