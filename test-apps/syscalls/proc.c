@@ -792,3 +792,41 @@ CASE(nothing_is_made_in_proc) {
         ERR(open("/proc/new", O_CREAT | O_WRONLY, 0600), ENOENT);
     });
 }
+CASE(files_that_are_mapped_are_linked) {
+    write_file("mapped", "contents of it");
+    int fd = OK(open("mapped", O_RDONLY));
+    char *at = OK(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0));
+    OK(close(fd));
+    char name[64], target[PATH_MAX] = "", own[PATH_MAX];
+    sprintf(name, "/proc/self/map_files/%lx-%lx", (long)at, (long)at + 4096);
+    OK(readlink(name, target, sizeof target - 1));
+    OK(realpath("mapped", own) ? 0 : -1);
+    STR_EQ(target, own);
+    char text[32];
+    read_file(name, text, sizeof text);
+    STR_EQ(text, "contents of it");
+    OK(unlink("mapped"));
+    fd = OK(open(name, O_RDONLY));
+    EQ(read(fd, text, sizeof text), 14);
+    DIR *all = opendir("/proc/self/map_files");
+    CHECK(all);
+    int seen = 0;
+    for (struct dirent *one; (one = readdir(all));) seen += !strcmp(one->d_name, strrchr(name, '/') + 1);
+    EQ(seen, 1);
+    closedir(all);
+    OK(munmap(at, 4096));
+    ERR(readlink(name, target, sizeof target), ENOENT);
+    ERR(open("/proc/self/map_files/0-1000", O_RDONLY), ENOENT);
+    ERR(open("/proc/self/map_files/nonsense", O_RDONLY), ENOENT);
+}
+CASE(the_configuration_is_compressed) {
+    unsigned char head[2];
+    int fd = open("/proc/config.gz", O_RDONLY);
+    if (fd < 0 && errno == ENOENT) skip_case("this kernel does not tell its configuration");
+    OK(fd);
+    EQ(read(fd, head, 2), 2);
+    EQ(head[0], 0x1f);
+    EQ(head[1], 0x8b);
+    if (access("/bin/zcat", X_OK) == 0)
+        EQ(system("zcat /proc/config.gz | grep -q '^CONFIG_USER_NS=y'"), 0);
+}

@@ -473,3 +473,35 @@ CASE(msg_keys_permissions_and_information) {
     CHECK(strstr(text, number));
     OK(msgctl(id, IPC_RMID, NULL));
 }
+CASE(the_next_identifier_can_be_chosen) {
+    OK(unshare(CLONE_NEWIPC));
+    char text[32];
+    for (int kind = 0; kind < 3; kind++) {
+        const char *path = kind == 0   ? "/proc/sys/kernel/msg_next_id"
+                           : kind == 1 ? "/proc/sys/kernel/sem_next_id"
+                                       : "/proc/sys/kernel/shm_next_id";
+        read_file(path, text, sizeof text);
+        STR_EQ(text, "-1\n");
+        write_file(path, "327700");
+        read_file(path, text, sizeof text);
+        STR_EQ(text, "327700\n");
+        for (int i = 0; i < 2; i++) {
+            int id = OK(kind == 0   ? msgget(IPC_PRIVATE, 0600)
+                        : kind == 1 ? semget(IPC_PRIVATE, 1, 0600)
+                                    : shmget(IPC_PRIVATE, 4096, 0600));
+            // The second one is any.
+            if (i == 0) EQ(id, 327700);
+            if (i == 1) CHECK(id != 327701);
+        }
+        read_file(path, text, sizeof text);
+        STR_EQ(text, "-1\n");
+        int fd = OK(open(path, O_WRONLY));
+        ERR(write(fd, "-5", 2), EINVAL);
+        // What is taken is not given twice.
+        write_file(path, "327700");
+        int id = OK(kind == 0   ? msgget(IPC_PRIVATE, 0600)
+                    : kind == 1 ? semget(IPC_PRIVATE, 1, 0600)
+                                : shmget(IPC_PRIVATE, 4096, 0600));
+        CHECK(id != 327700);
+    }
+}

@@ -3,6 +3,8 @@
 //! by system calls is in `syscall/keys.rs`.
 
 use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt;
@@ -111,6 +113,21 @@ fn release(uid: u32, keys: usize, bytes: usize) {
             all.remove(&uid);
         }
     }
+}
+
+/// /proc/key-users: a line for each user that has keys, under the numbers that `shown` gives.
+pub fn users(shown: impl Fn(u32) -> u32) -> String {
+    let used: Vec<(u32, Used)> = USED.lock().iter().map(|(uid, used)| (*uid, *used)).collect();
+    let mut text = String::new();
+    for (uid, Used { keys, bytes }) in used {
+        let most = if uid == 0 { ROOT_QUOTA } else { USER_QUOTA };
+        let uid = shown(uid);
+        text += &format!(
+            "{uid:5}: {keys:5} {keys}/{keys} {keys}/{} {bytes}/{}\n",
+            most.keys, most.bytes
+        );
+    }
+    text
 }
 
 impl Key {

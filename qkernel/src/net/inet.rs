@@ -418,8 +418,7 @@ impl HostSocket {
         let mut plain = address.to_vec();
         plain.iter_mut().skip(8).for_each(|byte| *byte = 0);
         self.bind_at(&plain)?;
-        local.set_groups(Arc::downgrade(self), word(address, 8).unwrap_or(0));
-        Ok(())
+        local.set_groups(Arc::downgrade(self), word(address, 8).unwrap_or(0))
     }
 
     /// NETLINK_ADD_MEMBERSHIP or NETLINK_DROP_MEMBERSHIP of a socket whose groups are joined here:
@@ -441,8 +440,12 @@ impl HostSocket {
         let Some(group) = group else { return Some(Err(Errno::EINVAL)) };
         let (bit, old) = (1 << (group - 1), local.groups());
         let groups = if name == ADD { old | bit } else { old & !bit };
-        local.set_groups(Arc::downgrade(self), groups);
-        Some(Ok(()))
+        Some(local.set_groups(Arc::downgrade(self), groups))
+    }
+
+    /// True if a netlink socket has room for what is no answer.
+    pub fn has_room(&self) -> bool {
+        self.local.as_ref().is_some_and(Local::has_room)
     }
 
     /// The groups of a netlink socket that were joined here, a bit each.

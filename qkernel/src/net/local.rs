@@ -29,8 +29,8 @@ pub enum Served {
 /// Serves one message, with its sequence number, of the socket with an address.
 pub type Serve = Box<dyn Fn(&Message, u32, u32) -> Served + Send + Sync>;
 
-/// A socket wants to be told of changes from now on, as far as its groups are about them.
-pub type Watches = Box<dyn Fn(Weak<HostSocket>) + Send + Sync>;
+/// A socket wants to be told of changes from now on, as far as its groups are about them. ENOBUFS.
+pub type Watches = Box<dyn Fn(Weak<HostSocket>) -> Result + Send + Sync>;
 
 /// The kernel as a netlink socket has it.
 pub struct Kernel {
@@ -78,15 +78,22 @@ impl Local {
         self.groups.load(Relaxed)
     }
 
-    /// Joins groups, and leaves all others.
-    pub fn set_groups(&self, socket: Weak<HostSocket>, groups: u32) {
-        self.groups.store(groups, Relaxed);
+    /// Joins groups, and leaves all others. ENOBUFS.
+    pub fn set_groups(&self, socket: Weak<HostSocket>, groups: u32) -> Result {
         if let Some(watch) = &self.kernel.watch
             && groups != 0
-            && !self.watches.swap(true, Relaxed)
+            && !self.watches.load(Relaxed)
         {
-            watch(socket);
+            watch(socket)?;
+            self.watches.store(true, Relaxed);
         }
+        self.groups.store(groups, Relaxed);
+        Ok(())
+    }
+
+    /// True if there is room for what is no answer.
+    pub fn has_room(&self) -> bool {
+        self.unread.lock().bytes <= MAX_UNREAD
     }
 
     /// What waits to be received, in bytes.

@@ -103,12 +103,11 @@ impl Listener {
 
     /// Asks about a call of a thread, and waits for what the supervisor makes of it. ENOSYS if
     /// there is none (any more), ERESTARTSYS when a signal is to be handled or the thread is to
-    /// die. `is_ending`: a signal is pending that kills.
+    /// die.
     pub(super) async fn ask<T: Sleeper + 'static>(
         &self,
         thread: &Arc<T>,
         call: &Call,
-        is_ending: impl Fn() -> bool,
     ) -> Result<Answer> {
         let asked = {
             let mut state = self.state.lock();
@@ -134,10 +133,6 @@ impl Listener {
         let is_held = || self.outlasts_signals && self.stage(asked.id) == Ok(Stage::Taken);
         match answer {
             Err(Errno::ERESTARTSYS) if is_held() => {
-                let attempt = || match attempt() {
-                    Err(Errno::EAGAIN) if is_ending() => Err(Errno::ERESTARTSYS),
-                    result => result,
-                };
                 block_until_killed(thread, &[], PollMask::empty(), attempt).await
             }
             answer => answer,

@@ -144,7 +144,7 @@ async fn answer(
     listener: Option<Arc<Listener>>,
 ) -> Result<Answer> {
     let listener = listener.ok_or(Errno::ENOSYS)?;
-    listener.ask(thread, call, || signal::has_fatal(thread)).await
+    listener.ask(thread, call).await
 }
 
 /// How many threads of a process are not on their way to their end.

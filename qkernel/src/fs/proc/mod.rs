@@ -1,7 +1,9 @@
 //! proc(5): what the kernel reports of processes and of itself.
 
+mod config;
 mod fd;
 pub mod generation;
+mod map_files;
 mod maps;
 pub mod mounts;
 mod net;
@@ -27,6 +29,7 @@ use super::lock;
 use super::mounter::Mounter;
 use super::options::Options;
 use super::synth::{Dir, Listed, Node, SynthFs, Table, file, link, link_by, numbered};
+use crate::creds::keys;
 use crate::errno::{Errno, Result};
 use crate::ipc::sysv;
 use crate::task::pid_namespace::{PidNamespace, shown};
@@ -67,12 +70,19 @@ static FIXED: Table = Table(&[
     ("self", || link("")),
     ("thread-self", || link("")),
     ("cmdline", system::cmdline),
+    ("config.gz", || file(|_| Ok(config::compressed()))),
     ("cpuinfo", system::cpuinfo),
     ("devices", system::devices),
     ("diskstats", || file(|_| Ok(Vec::new()))),
     ("execdomains", || file(|_| Ok(b"0-0\tLinux           \t[kernel]\n".to_vec()))),
     ("filesystems", system::filesystems),
     ("interrupts", system::interrupts),
+    ("key-users", || {
+        file(|reader| {
+            let creds = reader.creds();
+            Ok(keys::users(|uid| creds.uid_shown(uid)).into_bytes())
+        })
+    }),
     ("loadavg", system::loadavg),
     ("locks", || Node::Own(0o444, Box::new(|_| Ok(Arc::new(lock::list::open(shown)))))),
     ("meminfo", system::meminfo),

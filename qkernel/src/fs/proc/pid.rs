@@ -13,6 +13,7 @@ use linux_raw_sys::general::{
 };
 use qlib::{PAGE_SIZE, Va};
 
+use super::map_files::MapFiles;
 use super::pagemap::PageMap;
 use super::{fd, maps, mounts, net, number, status, user_ns};
 use crate::creds::AccessMode;
@@ -177,6 +178,7 @@ const NAMES: &[(&str, u32, Make)] = &[
     ("io", S_IFREG, |s| private(s, |_| status::io())),
     ("limits", S_IFREG, |s| about(s, status::limits)),
     ("loginuid", S_IFREG, loginuid),
+    ("map_files", S_IFDIR, |s| Node::Dir(Arc::new(MapFiles(s)))),
     ("maps", S_IFREG, |s| about_memory(s, maps::maps)),
     ("mem", S_IFREG, |s| {
         Node::Own(

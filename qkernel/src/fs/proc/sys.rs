@@ -17,7 +17,10 @@ use linux_raw_sys::general::{CAP_NET_ADMIN, CAP_SYS_ADMIN, S_IFDIR, S_IFREG};
 use crate::errno::{Errno, Result};
 use crate::fs::synth::{Dir, Node};
 use crate::fs::{inotify, lease, mount};
-use crate::ipc::{aio, fanotify};
+use crate::ipc::sysv::msg::Queue;
+use crate::ipc::sysv::sem::Set;
+use crate::ipc::sysv::shm::Entry;
+use crate::ipc::{aio, fanotify, sysv};
 use crate::namespace::NetNamespace;
 use crate::random;
 use crate::sync::{Mutex, mutex};
@@ -93,6 +96,7 @@ const SETTINGS: &[(&str, Value)] = &[
     ("kernel/msgmax", N("8192", 0..=INT)),
     ("kernel/msgmnb", N("16384", 0..=INT)),
     ("kernel/msgmni", N("32000", 0..=32768)),
+    ("kernel/msg_next_id", T(sysv::next_id::<Queue>, sysv::set_next_id::<Queue>)),
     ("kernel/ngroups_max", F("65536")),
     ("kernel/osrelease", M(|| utsname::RELEASE.to_string())),
     ("kernel/ostype", F("Linux")),
@@ -108,6 +112,8 @@ const SETTINGS: &[(&str, Value)] = &[
     ("kernel/random/uuid", M(uuid)),
     ("kernel/randomize_va_space", F("2")),
     ("kernel/sched_child_runs_first", F("0")),
+    ("kernel/sem_next_id", T(sysv::next_id::<Set>, sysv::set_next_id::<Set>)),
+    ("kernel/shm_next_id", T(sysv::next_id::<Entry>, sysv::set_next_id::<Entry>)),
     ("kernel/sem", N("32000\t1024000000\t500\t32000", 0..=INT)),
     ("kernel/shm_rmid_forced", N("0", 0..=1)),
     ("kernel/shmall", N("18446744073692774399", 0..=u64::MAX)),

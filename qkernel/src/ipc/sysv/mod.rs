@@ -9,6 +9,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::ops::Deref;
 
 use linux_raw_sys::general::{CAP_IPC_OWNER, CAP_SYS_ADMIN};
@@ -222,6 +223,9 @@ pub struct Table<T> {
     end: u32,
     sequence: u32,
     last: u32,
+    /// The identifier that the next object is to have, or one after it (msg_next_id and its like of
+    /// proc_sys_kernel(5)); -1 for any.
+    pub next_id: i32,
 }
 
 impl<T> Table<T> {
@@ -234,6 +238,7 @@ impl<T> Table<T> {
             end: 0,
             sequence: 0,
             last: 0,
+            next_id: -1,
         }
     }
 
@@ -299,6 +304,28 @@ impl<T> Table<T> {
         if self.places.len() as u64 >= most {
             return Err(Errno::ENOSPC);
         }
+        let (place, sequence) = self.next_place()?;
+        let (uid, gid) = (creds.euid, creds.egid);
+        let id = (sequence * PLACES + place) as i32;
+        let perm = Perm { id, key, uid, gid, cuid: uid, cgid: gid, mode: flags & 0o777 };
+        let object = Object { perm: Mutex::new(perm), content: make(id)? };
+        self.places.insert(place, Arc::new(object));
+        self.free.remove(&place);
+        self.free.extend(self.end..place);
+        self.end = self.end.max(place + 1);
+        if key != IPC_PRIVATE {
+            self.by_key.insert(key, place);
+        }
+        Ok(id)
+    }
+
+    /// Where the next object goes, and the number of times that its place counts as used. ENOSPC.
+    fn next_place(&mut self) -> Result<(u32, u32)> {
+        if let Ok(asked) = u32::try_from(core::mem::replace(&mut self.next_id, -1)) {
+            let is_free = |place: &u32| !self.places.contains_key(place);
+            let place = (asked % PLACES..PLACES).find(is_free).ok_or(Errno::ENOSPC)?;
+            return Ok((place, asked / PLACES));
+        }
         let place = self.free.first().copied().unwrap_or(self.end);
         if place >= PLACES {
             return Err(Errno::ENOSPC);
@@ -308,17 +335,7 @@ impl<T> Table<T> {
             self.sequence = (self.sequence + 1) % SEQUENCES;
         }
         self.last = place;
-        let (uid, gid) = (creds.euid, creds.egid);
-        let id = (self.sequence * PLACES + place) as i32;
-        let perm = Perm { id, key, uid, gid, cuid: uid, cgid: gid, mode: flags & 0o777 };
-        let object = Object { perm: Mutex::new(perm), content: make(id)? };
-        self.places.insert(place, Arc::new(object));
-        self.free.remove(&place);
-        self.end = self.end.max(place + 1);
-        if key != IPC_PRIVATE {
-            self.by_key.insert(key, place);
-        }
-        Ok(id)
+        Ok((place, self.sequence))
     }
 
     /// Takes an object out.
@@ -338,6 +355,19 @@ impl<T> Table<T> {
     pub fn forget_key(&mut self, key: i32) {
         self.by_key.remove(&key);
     }
+}
+
+/// msg_next_id and its like of the own namespace, as /proc/sys/kernel has it.
+pub fn next_id<T: Kind>() -> Vec<u8> {
+    format!("{}", T::tables().lock().own().next_id).into_bytes()
+}
+
+/// Sets it. EINVAL for what is no identifier.
+pub fn set_next_id<T: Kind>(value: &[u8]) -> Result {
+    let text = core::str::from_utf8(value).map_err(|_| Errno::EINVAL)?;
+    let id = text.trim_ascii().parse().ok().filter(|id| *id >= 0).ok_or(Errno::EINVAL)?;
+    T::tables().lock().own().next_id = id;
+    Ok(())
 }
 
 /// All objects of the own namespace, by place, one after the other: a list of them might need more

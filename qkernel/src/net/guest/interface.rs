@@ -378,10 +378,15 @@ impl Interface {
         Ok(addresses.remove(place.ok_or(Errno::EADDRNOTAVAIL)?))
     }
 
+    /// True if an address that it has is this machine's: one of IPv6 is when it is up.
+    pub(super) fn is_own(&self, ip: IpAddr) -> bool {
+        ip.is_ipv4() || self.is_up()
+    }
+
     /// The address by which what comes to `ip` is for this machine. As on Linux those of IPv4 are
     /// when it is down, too, and of the loopback interface's the whole networks.
     pub fn address_for(&self, ip: IpAddr) -> Option<IpAddr> {
-        if ip.is_ipv6() && !self.is_up() {
+        if !self.is_own(ip) {
             return None;
         }
         let has_network = self.kind == Kind::Loopback && ip.is_ipv4();
@@ -403,27 +408,32 @@ impl Interface {
     }
 
     /// Who has the address `ip` among those that hear what is sent by it: the interface where it
-    /// arrives, and the network of that.
-    pub(super) fn neighbour(self: &Arc<Self>, ip: IpAddr) -> Option<(Arc<Self>, Arc<Network>)> {
+    /// arrives, and the network of that. Each that is asked takes one off `left`; with none left
+    /// it is nobody.
+    pub(super) fn neighbour(
+        self: &Arc<Self>,
+        ip: IpAddr,
+        left: &mut usize,
+    ) -> Option<(Arc<Self>, Arc<Network>)> {
         let mut seen = BTreeSet::new();
         let mut arrivals: Vec<_> = self.far_ends();
         while let Some(arrival) = arrivals.pop() {
+            *left = left.checked_sub(1)?;
             if !arrival.is_up() || !seen.insert(Arc::as_ptr(&arrival) as usize) {
                 continue;
             }
-            let Some(bridge) = arrival.bridge().filter(|bridge| bridge.is_up()) else {
-                let network = arrival.network().filter(|network| network.local(ip).is_some());
-                match network {
-                    Some(network) => return Some((arrival, network)),
-                    None => continue,
-                }
-            };
-            if seen.insert(Arc::as_ptr(&bridge) as usize) {
-                let network = bridge.network().filter(|network| network.local(ip).is_some());
-                if let Some(network) = network {
-                    return Some((bridge, network));
-                }
-                arrivals.extend(bridge.far_ends());
+            let bridge = arrival.bridge().filter(|bridge| bridge.is_up());
+            let end = bridge.clone().unwrap_or(arrival);
+            let is_new = bridge.is_none() || seen.insert(Arc::as_ptr(&end) as usize);
+            if !is_new {
+                continue;
+            }
+            let network = end.network().filter(|network| network.local(ip).is_some());
+            if let Some(network) = network {
+                return Some((end, network));
+            }
+            if bridge.is_some() {
+                arrivals.extend(end.far_ends());
             }
         }
         None

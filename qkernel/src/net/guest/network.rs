@@ -5,6 +5,7 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::interface::{Assigned, Interface, Kind, LO, LO_INDEX, NAME_BYTES};
 use super::routes::{Protocol, Route, Routes};
@@ -16,6 +17,14 @@ use crate::task::current;
 
 /// The most interfaces that one may have.
 const MOST_LINKS: usize = 4096;
+/// The most who are told of what becomes of it: all are, at once.
+const MOST_WATCHES: usize = 256;
+/// The most addresses of all of them.
+const MOST_ADDRESSES: usize = 16384;
+
+/// What the loopback interface has as a rule.
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const LOCALHOST_6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
 /// By the numbers of their namespaces, from when somebody first asks.
 static ALL: Mutex<BTreeMap<u64, Arc<Network>>> = mutex(BTreeMap::new());
@@ -41,8 +50,14 @@ pub trait Watch: Send + Sync {
     /// True if nobody listens any more.
     fn is_over(&self) -> bool;
 
-    /// Tells of it.
-    fn tell(&self, network: &Network, event: &Event);
+    /// True if it is to be told of this, and has room for it.
+    fn wants(&self, event: &Event) -> bool;
+
+    /// How it is told: all are in the same words.
+    fn words(&self, network: &Network, event: &Event) -> Vec<u8>;
+
+    /// Tells it.
+    fn tell(&self, words: &[u8]);
 }
 
 #[derive(Default)]
@@ -62,6 +77,10 @@ pub struct Network {
     /// The number of its namespace.
     pub number: u64,
     links: Mutex<Links>,
+    /// The addresses that are its own, but for the loopback interface's, and how many have each.
+    own: Mutex<BTreeMap<IpAddr, u32>>,
+    /// All addresses of its interfaces.
+    addresses: AtomicUsize,
     pub(super) routes: Mutex<Routes>,
     watches: Mutex<Vec<Arc<dyn Watch>>>,
     /// Other namespaces that a link leads to: their places are their numbers here.
@@ -107,6 +126,8 @@ impl Network {
         let network = Arc::new(Network {
             number,
             links: Mutex::default(),
+            own: Mutex::default(),
+            addresses: AtomicUsize::new(0),
             routes: Mutex::default(),
             watches: Mutex::default(),
             known: Mutex::default(),
@@ -198,7 +219,7 @@ impl Network {
         link.detach();
         let index = link.index();
         self.routes.lock().retain(|route| route.index != index);
-        link.retain(|_| false);
+        self.drop_addresses(link, false, |_| true);
         self.links.lock().all.remove(&index);
         self.tell(&Event::NoLink(link.clone()));
     }
@@ -238,15 +259,18 @@ impl Network {
         if !is_up {
             let index = link.index();
             self.routes.lock().retain(|route| route.index != index);
-            link.retain(|one| one.ip.is_ipv4());
+            self.drop_addresses(link, true, |one| one.ip.is_ipv6());
         } else {
+            // Those of IPv4 are its own already.
+            let six = link.addresses().into_iter().filter(|one| one.ip.is_ipv6());
+            six.for_each(|one| self.note_own(link, one.ip));
             if link.kind == Kind::Loopback {
                 let has_four = link.addresses().iter().any(|one| one.ip.is_ipv4());
                 if !has_four {
                     // Both are addresses that one may have.
-                    let _: Result = link.add(Assigned::new(Ipv4Addr::LOCALHOST.into(), 8));
+                    let _: Result = self.give_address(link, Assigned::new(LOCALHOST, 8));
                 }
-                let _: Result = link.add(Assigned::new(Ipv6Addr::LOCALHOST.into(), 128));
+                let _: Result = self.give_address(link, Assigned::new(LOCALHOST_6, 128));
             }
             link.addresses().into_iter().for_each(|one| self.add_route_of(link, one));
         }
@@ -267,7 +291,7 @@ impl Network {
 
     /// Gives an interface of it an address, with the route to its network. EEXIST, EINVAL, ENOBUFS.
     pub(super) fn add_address(&self, link: &Arc<Interface>, one: Assigned) -> Result {
-        link.add(one)?;
+        self.give_address(link, one)?;
         if link.is_up() {
             self.add_route_of(link, one);
         }
@@ -275,9 +299,54 @@ impl Network {
         Ok(())
     }
 
+    fn give_address(&self, link: &Interface, one: Assigned) -> Result {
+        if self.addresses.load(Relaxed) >= MOST_ADDRESSES {
+            return Err(Errno::ENOBUFS);
+        }
+        link.add(one)?;
+        self.addresses.fetch_add(1, Relaxed);
+        if link.is_own(one.ip) {
+            self.note_own(link, one.ip);
+        }
+        Ok(())
+    }
+
+    fn note_own(&self, link: &Interface, ip: IpAddr) {
+        if link.kind != Kind::Loopback {
+            *self.own.lock().entry(ip).or_default() += 1;
+        }
+    }
+
+    fn forget_own(&self, link: &Interface, ip: IpAddr) {
+        let mut own = self.own.lock();
+        if link.kind != Kind::Loopback
+            && let Some(count) = own.get_mut(&ip)
+        {
+            *count -= 1;
+            if *count == 0 {
+                own.remove(&ip);
+            }
+        }
+    }
+
+    /// Takes those addresses from an interface, which was up or not, for which `is_gone` holds.
+    fn drop_addresses(&self, link: &Interface, was_up: bool, is_gone: impl Fn(&Assigned) -> bool) {
+        for one in link.addresses().into_iter().filter(|one| is_gone(one)) {
+            self.addresses.fetch_sub(1, Relaxed);
+            if one.ip.is_ipv4() || was_up {
+                self.forget_own(link, one.ip);
+            }
+        }
+        link.retain(|one| !is_gone(one));
+    }
+
     /// Takes an address from an interface of it, with the route. EADDRNOTAVAIL.
     pub(super) fn remove_address(&self, link: &Arc<Interface>, one: Assigned) -> Result {
         let gone = link.remove(one)?;
+        self.addresses.fetch_sub(1, Relaxed);
+        if link.is_own(gone.ip) {
+            self.forget_own(link, gone.ip);
+        }
         {
             let mut routes = self.routes.lock();
             if let Some(own) = Route::of_network(link, gone) {
@@ -298,7 +367,11 @@ impl Network {
 
     /// The address of its own by which what comes to `ip` is for it.
     pub fn local(&self, ip: IpAddr) -> Option<IpAddr> {
-        self.links.lock().all.values().find_map(|link| link.address_for(ip))
+        if self.own.lock().contains_key(&ip) {
+            return Some(ip);
+        }
+        let lo = self.links.lock().all.get(&LO_INDEX).cloned();
+        lo.and_then(|lo| lo.address_for(ip))
     }
 
     /// The address that stands for `link` to others of the family of `ip`: one of the network of
@@ -337,20 +410,69 @@ impl Network {
         place.map(|place| place as u32)
     }
 
-    /// Has somebody be told of what becomes of it.
-    pub(super) fn watch(&self, watch: Arc<dyn Watch>) {
+    /// Has somebody be told of what becomes of it. ENOBUFS with too many who are.
+    pub(super) fn watch(&self, watch: Arc<dyn Watch>) -> Result {
         let mut watches = self.watches.lock();
         let (over, mut going): (Vec<_>, Vec<_>) =
             core::mem::take(&mut *watches).into_iter().partition(|one| one.is_over());
-        going.push(watch);
+        let has_room = going.len() < MOST_WATCHES;
+        if has_room {
+            going.push(watch);
+        }
         *watches = going;
         drop(watches);
         drop(over);
+        has_room.then_some(()).ok_or(Errno::ENOBUFS)
     }
 
     /// Tells those that asked for it what has become of it.
     pub(super) fn tell(&self, event: &Event) {
         let watches = self.watches.lock().clone();
-        watches.iter().for_each(|watch| watch.tell(self, event));
+        let mut words = None;
+        for watch in watches.iter().filter(|watch| watch.wants(event)) {
+            watch.tell(words.get_or_insert_with(|| watch.words(self, event)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn the_loopback_interface_is_down_at_first() {
+        let network = Network::new(2);
+        let lo = network.link(LO_INDEX).expect("it");
+        assert!(network.local(LOCALHOST).is_none() && lo.addresses().is_empty());
+        network.set_up(&lo, true);
+        assert_eq!(network.local(ip("127.200.0.9")), Some(LOCALHOST));
+        assert!(network.local(LOCALHOST_6).is_some() && network.local(ip("::2")).is_none());
+        network.set_up(&lo, false);
+        assert_eq!(lo.addresses().len(), 1);
+        assert!(network.local(LOCALHOST_6).is_none());
+    }
+
+    #[test]
+    fn addresses_are_its_own_as_long_as_a_link_has_them() {
+        let network = Network::new(2);
+        let links = Interface::pair([[2; 6], [6; 6]]);
+        for (link, name) in links.iter().zip([b"a", b"b"]) {
+            network.put(link, name).expect("room");
+            for (text, prefix) in [("10.0.0.1", 24), ("fd00::1", 64)] {
+                network.add_address(link, Assigned::new(ip(text), prefix)).expect("one");
+            }
+        }
+        assert!(network.local(ip("10.0.0.1")).is_some() && network.local(ip("fd00::1")).is_none());
+        network.set_up(&links[0], true);
+        assert!(network.local(ip("fd00::1")).is_some());
+        // That it is the other one's, too, which is down, is nothing to those that are up.
+        network.delete(&links[1]).expect("no loopback interface");
+        assert!(network.local(ip("10.0.0.1")).is_none() && network.local(ip("fd00::1")).is_none());
+        assert_eq!(network.addresses.load(Relaxed), 0);
+        assert!(network.own.lock().is_empty());
     }
 }

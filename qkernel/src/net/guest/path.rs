@@ -12,6 +12,8 @@ use crate::errno::{Errno, Result};
 
 /// How many gateways something passes at most (IP_TTL as it is at first).
 const MOST_HOPS: usize = 64;
+/// How many interfaces are asked at most whether they are the neighbour that is looked for.
+const MOST_ASKED: usize = 4096;
 
 /// Where something gets to.
 pub struct Path {
@@ -78,8 +80,9 @@ fn walk(
     to: IpAddr,
     through: &mut Vec<Arc<Interface>>,
 ) -> Option<Arc<Network>> {
+    let mut left = MOST_ASKED;
     for _ in 0..MOST_HOPS {
-        let (arrival, network) = out.neighbour(next)?;
+        let (arrival, network) = out.neighbour(next, &mut left)?;
         through.extend([out, arrival]);
         if network.local(to).is_some() {
             return Some(network);

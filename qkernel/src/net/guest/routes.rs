@@ -9,7 +9,7 @@ use super::interface::{Assigned, Interface, Kind, is_within, network_of, widest}
 use crate::errno::{Errno, Result};
 
 /// The most routes.
-const MOST: usize = 16384;
+const MOST: usize = 4096;
 
 /// Who has made a route (rtm_protocol).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -268,25 +268,6 @@ pub fn is_quiet(thread: &Thread) -> bool {
     !is_deliverable(thread, own, mask)
 }
 
-/// True if a signal will end the process for want of a handler, as soon as the thread looks at it.
-/// Linux kills by it at once; only a core dump waits until then.
-pub fn has_fatal(thread: &Thread) -> bool {
-    let (own, mask) = {
-        let signals = thread.signals.lock();
-        (signals.pending.set(), signals.mask)
-    };
-    let process = thread.process.signals.lock();
-    let mut left = own.union(process.pending.set()).minus(mask);
-    let ends = |signo| process.action(signo).disposition(signo) == Disposition::Terminate;
-    while let Some(signo) = left.first() {
-        if ends(signo) && !thread.trace.is_on() {
-            return true;
-        }
-        left.remove(signo);
-    }
-    false
-}
-
 /// Pending for the thread or its process, blocked or not.
 pub fn pending(thread: &Thread) -> SigSet {
     let own = thread.signals.lock().pending.set();

@@ -191,17 +191,36 @@ pub(super) fn is_init(process: &Process) -> bool {
 }
 
 /// Has a thread that does not block the signal look at it, and notifies those who wait for signals.
-fn wake_taker(process: &Process, target: Option<&Arc<Thread>>, signo: Signo) {
+fn wake_taker(process: &Arc<Process>, target: Option<&Arc<Thread>>, signo: Signo) {
     let takes =
         |thread: &Arc<Thread>| !thread.is_dying() && !thread.signals.lock().mask.contains(signo);
     let taker = match target {
         Some(thread) => Some(thread.clone()).filter(takes),
         None => process.each_thread().find(takes),
     };
-    if let Some(thread) = taker {
-        thread.interrupt();
+    match taker {
+        Some(thread) if kills_at_once(process, &thread, signo) => {
+            exit::group_exit(process, signo as i32);
+        }
+        Some(thread) => thread.interrupt(),
+        None => {}
     }
     process.signal_events.wake(PollMask::READ);
+}
+
+/// True if a signal ends the process as it comes, whatever its threads wait for: as on Linux, one
+/// without a handler that leaves no core, unless a tracer is to see it, the process is stopped, or
+/// the thread waits for just this one.
+fn kills_at_once(process: &Process, taker: &Thread, signo: Signo) -> bool {
+    let (disposition, is_stopped) = {
+        let signals = process.signals.lock();
+        (signals.action(signo).disposition(signo), signals.is_stopped())
+    };
+    disposition == Disposition::Terminate
+        && !is_stopped
+        && !is_init(process)
+        && !taker.trace.is_on()
+        && !taker.signals.lock().waited_for.contains(signo)
 }
 
 /// Has other threads look at signals of the process that `thread` (by blocking `signals`, or by its
