@@ -788,3 +788,41 @@ CASE(signal_storm) {
     EQ(status, 0);
     CHECK(count >= 1);
 }
+CASE(a_signal_that_kills_ends_a_wait_for_a_vforked_child) {
+    pid_t parent = OK(fork());
+    if (parent == 0) {
+        if (vfork() == 0) {
+            pause();
+            _exit(0);
+        }
+        _exit(1);
+    }
+    int status;
+    // It is made again until it is there.
+    for (int i = 0; i < 1000; i++) {
+        usleep(5000);
+        OK(kill(parent, SIGTERM));
+        if (OK(waitpid(parent, &status, WNOHANG)) == parent) {
+            CHECK(WIFSIGNALED(status));
+            EQ(WTERMSIG(status), SIGTERM);
+            return;
+        }
+    }
+    FAIL("it goes on to wait");
+}
+CASE(a_stopped_process_is_killed_when_it_goes_on) {
+    pid_t child = OK(fork());
+    if (child == 0)
+        for (;;) pause();
+    int status;
+    OK(kill(child, SIGSTOP));
+    EQ(waitpid(child, &status, WUNTRACED), child);
+    CHECK(WIFSTOPPED(status));
+    OK(kill(child, SIGTERM));
+    usleep(20000);
+    EQ(waitpid(child, &status, WNOHANG), 0);
+    OK(kill(child, SIGCONT));
+    EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFSIGNALED(status));
+    EQ(WTERMSIG(status), SIGTERM);
+}

@@ -17,6 +17,8 @@ use crate::sync::Mutex;
 
 /// With more to be received nothing can be asked.
 const MAX_UNREAD: usize = 1 << 20;
+/// With more to be received nothing is told that was not asked for (net.core.rmem_default).
+const MAX_TOLD: usize = 212_992;
 
 /// What becomes of a message.
 pub enum Served {
@@ -93,7 +95,7 @@ impl Local {
 
     /// True if there is room for what is no answer.
     pub fn has_room(&self) -> bool {
-        self.unread.lock().bytes <= MAX_UNREAD
+        self.unread.lock().bytes <= MAX_TOLD
     }
 
     /// What waits to be received, in bytes.
