@@ -792,6 +792,7 @@ CASE(a_signal_that_kills_ends_a_wait_for_a_vforked_child) {
     pid_t parent = OK(fork());
     if (parent == 0) {
         if (vfork() == 0) {
+            alarm(5);
             pause();
             _exit(0);
         }
