@@ -3,13 +3,16 @@
 use alloc::sync::Arc;
 use core::any::Any;
 
-use linux_raw_sys::general::{O_ACCMODE, O_RDONLY, RLIMIT_NOFILE, S_IFREG};
+use linux_raw_sys::general::{CAP_SYS_ADMIN, O_ACCMODE, O_RDONLY, RLIMIT_NOFILE, S_IFREG};
+use qlib::Va;
 
 use super::attr::{Attributes, SetAttributes, StatFs};
 use super::dentry::Dentry;
 use super::inode::{FileSystem, Inode, Link, next_device, simple_statfs};
+use super::mount::namespace::MountNamespace;
 use super::mount::{Mount, MountFlags};
 use super::{Caller, FileOps, Location, OpenFile};
+use crate::abi::abi_struct;
 use crate::errno::{Errno, Result};
 use crate::sync::Once;
 use crate::task::namespaces::Namespace;
@@ -23,6 +26,19 @@ const NS_GET_USERNS: u32 = 0xb701;
 const NS_GET_PARENT: u32 = 0xb702;
 const NS_GET_NSTYPE: u32 = 0xb703;
 const NS_GET_OWNER_UID: u32 = 0xb704;
+const NS_GET_MNTNS_ID: u32 = 0x8008_b705;
+const NS_GET_PID_FROM_PIDNS: u32 = 0x8004_b706;
+const NS_GET_TGID_FROM_PIDNS: u32 = 0x8004_b707;
+const NS_GET_PID_IN_PIDNS: u32 = 0x8004_b708;
+const NS_GET_TGID_IN_PIDNS: u32 = 0x8004_b709;
+const NS_MNT_GET_INFO: u32 = 0x8010_b70a;
+const NS_MNT_GET_NEXT: u32 = 0x8010_b70b;
+const NS_MNT_GET_PREV: u32 = 0x8010_b70c;
+
+abi_struct! {
+    /// struct mnt_ns_info.
+    pub struct MntNsInfo { pub size: u32, pub nr_mounts: u32, pub mnt_ns_id: u64, }
+}
 
 /// The file system of all of them, which has no place in the tree.
 struct NsFs {
@@ -65,8 +81,8 @@ pub fn link_to(namespace: Namespace) -> Link {
     Link::Place(place_of(namespace))
 }
 
-/// Opens a further one for whoever asks an open one about it.
-fn open(caller: &dyn Caller, namespace: Namespace) -> Result<usize> {
+/// Opens one for whoever asks an open one about it, or a process's descriptor: its number.
+pub fn open(caller: &dyn Caller, namespace: Namespace) -> Result<usize> {
     let thread = thread_of(caller)?;
     let ops = Arc::new(NsFile(namespace.clone()));
     let file = OpenFile::at(ops, O_RDONLY, Some(place_of(namespace)));
@@ -79,6 +95,61 @@ fn open(caller: &dyn Caller, namespace: Namespace) -> Result<usize> {
 fn open_user(caller: &dyn Caller, user: Option<UserNs>) -> Result<usize> {
     let seen = user.filter(|user| caller.creds().user.contains(user));
     open(caller, Namespace::User(seen.ok_or(Errno::EPERM)?))
+}
+
+/// NS_GET_*_PIDNS: what a process or thread is called that is called `number` elsewhere, in
+/// `namespace` or where the caller is. EINVAL if it is no PID namespace, ESRCH if there is no such
+/// process, or it has no number there.
+fn translate(
+    caller: &dyn Caller,
+    namespace: &Namespace,
+    command: u32,
+    number: u64,
+) -> Result<usize> {
+    let Namespace::Pid(asked) = namespace else { return Err(Errno::EINVAL) };
+    let own = &thread_of(caller)?.process.pid_namespace;
+    let goes_in = matches!(command, NS_GET_PID_IN_PIDNS | NS_GET_TGID_IN_PIDNS);
+    let (from, to) = if goes_in { (own, asked) } else { (asked, own) };
+    let thread = u32::try_from(number).ok().and_then(|number| from.thread(number));
+    let thread = thread.ok_or(Errno::ESRCH)?;
+    let is_of_process = matches!(command, NS_GET_TGID_FROM_PIDNS | NS_GET_TGID_IN_PIDNS);
+    match to.number_of(if is_of_process { thread.process.pid } else { thread.tid() }) {
+        0 => Err(Errno::ESRCH),
+        number => Ok(number as usize),
+    }
+}
+
+/// NS_MNT_GET_*: what is to be known of a mount namespace, or the next one that the caller has all
+/// rights in, opened. ENOENT if there is none.
+fn mount_namespace(
+    caller: &dyn Caller,
+    namespace: &Namespace,
+    command: u32,
+    at: Va,
+) -> Result<usize> {
+    let Namespace::Mnt(asked) = namespace else { return Err(Errno::EINVAL) };
+    let tell = |mnt: &MountNamespace| {
+        let info = MntNsInfo {
+            size: size_of::<MntNsInfo>() as u32,
+            nr_mounts: mnt.mount_count() as u32,
+            mnt_ns_id: mnt.number,
+        };
+        caller.mm().write(at, &info)
+    };
+    if command == NS_MNT_GET_INFO {
+        if at.0 == 0 {
+            return Err(Errno::EINVAL);
+        }
+        return tell(asked).map(|()| 0);
+    }
+    let creds = caller.creds();
+    let mut others = asked.others(command == NS_MNT_GET_NEXT);
+    let next = others.find(|mnt| creds.capable_in(&mnt.user, CAP_SYS_ADMIN));
+    let next = next.ok_or(Errno::ENOENT)?;
+    if at.0 != 0 {
+        tell(&next)?;
+    }
+    open(caller, Namespace::Mnt(next))
 }
 
 /// The namespace that an open file stands for: EINVAL if it is none of these.
@@ -157,10 +228,22 @@ impl FileOps for NsFile {
                 Namespace::User(user) => open_user(caller, user.parent.clone()),
                 _ => Err(Errno::EINVAL),
             },
+            NS_GET_MNTNS_ID => {
+                let Namespace::Mnt(mnt) = &self.0 else { return Err(Errno::EINVAL) };
+                caller.mm().write(Va(argument), &mnt.number)?;
+                Ok(0)
+            }
+            NS_GET_PID_FROM_PIDNS
+            | NS_GET_TGID_FROM_PIDNS
+            | NS_GET_PID_IN_PIDNS
+            | NS_GET_TGID_IN_PIDNS => translate(caller, &self.0, command, argument),
+            NS_MNT_GET_INFO | NS_MNT_GET_NEXT | NS_MNT_GET_PREV => {
+                mount_namespace(caller, &self.0, command, Va(argument))
+            }
             NS_GET_OWNER_UID => {
                 let Namespace::User(user) = &self.0 else { return Err(Errno::EINVAL) };
                 let shown = caller.creds().uid_shown(user.owner.0);
-                caller.mm().write(qlib::Va(argument), &shown)?;
+                caller.mm().write(Va(argument), &shown)?;
                 Ok(0)
             }
             _ => Err(Errno::ENOTTY),

@@ -65,8 +65,10 @@ abi_struct! {
 /// Where the texts begin, in bytes.
 const TEXTS: usize = 512;
 
-/// What is asked for, and the mount namespace that it is about, which is the caller's.
-fn request(thread: &Thread, req: Va) -> Result<(MntIdReq, Arc<MountNamespace>)> {
+/// What is asked for, the mount namespace that it is about, and from where that is looked at: the
+/// caller's own from the caller's root, another one of its container, for who has all rights in it,
+/// from its own.
+fn request(thread: &Thread, req: Va) -> Result<(MntIdReq, Arc<MountNamespace>, Location)> {
     let mm = thread.mm();
     let size: u32 = mm.read(req)?;
     let req: MntIdReq = mm.read_sized(req, size as usize, FIRST_BYTES)?;
@@ -74,10 +76,15 @@ fn request(thread: &Thread, req: Va) -> Result<(MntIdReq, Arc<MountNamespace>)> 
         return Err(Errno::EINVAL);
     }
     let own = thread.namespaces().mnt.clone();
-    if req.mnt_ns_id != 0 && req.mnt_ns_id != own.number {
-        return Err(Errno::ENOENT);
+    if req.mnt_ns_id == 0 || req.mnt_ns_id == own.number {
+        return Ok((req, own, thread.fs().root));
     }
-    Ok((req, own))
+    let creds = thread.creds();
+    let other = own.relative(req.mnt_ns_id);
+    let other = other.filter(|other| creds.capable_in(&other.user, CAP_SYS_ADMIN));
+    let other = other.ok_or(Errno::ENOENT)?;
+    let root = other.root().ok_or(Errno::ENOENT)?;
+    Ok((req, other, root))
 }
 
 /// EPERM if a mount cannot be reached from `root`, for who has no rights over all of them.
@@ -106,12 +113,11 @@ pub fn listmount(
     if count > MOST {
         return Err(Errno::EOVERFLOW);
     }
-    let (req, own) = request(thread, req)?;
+    let (req, own, root) = request(thread, req)?;
     let last = req.param;
     if last != 0 && last <= UNIQUE_OFFSET {
         return Err(Errno::EINVAL);
     }
-    let root = thread.fs().root;
     let above = match req.mnt_id {
         ROOT => root,
         id => {
@@ -182,9 +188,8 @@ pub fn statmount(
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
-    let (req, own) = request(thread, req)?;
+    let (req, own, root) = request(thread, req)?;
     let mount = mount::by_unique_id(own.number, req.mnt_id).ok_or(Errno::ENOENT)?;
-    let root = thread.fs().root;
     check_seen(thread, &own, &mount, &root)?;
     let (mut out, mut texts) = (StatMount::default(), Texts::default());
     for bit in (0..32).map(|shift| SUPPORTED & 1 << shift).filter(|bit| *bit != 0) {

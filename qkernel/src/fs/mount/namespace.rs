@@ -1,6 +1,7 @@
 //! Mount namespaces (mount_namespaces(7)).
 
-use alloc::sync::Arc;
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::copy::{Kinship, Selection};
@@ -16,26 +17,65 @@ use crate::user_namespace::UserNs;
 pub struct MountNamespace {
     /// The inode number of its file in /proc/PID/ns. A later one has a higher number.
     pub number: u64,
+    /// The number of the one that it is a copy of, by way of others: all of a container have the
+    /// same, and see nothing of another's.
+    family: u64,
     /// The user namespace that it belongs to.
     pub user: UserNs,
     /// `None`: until the container has one.
     root: Mutex<Option<Arc<Mount>>>,
 }
 
+/// All of them, by family and number.
+static ALL: Mutex<BTreeMap<(u64, u64), Weak<MountNamespace>>> = mutex(BTreeMap::new());
+
 impl MountNamespace {
     /// That of the container's first process.
     pub fn initial() -> Arc<Self> {
         static INITIAL: Once<Arc<MountNamespace>> = Once::new();
-        INITIAL.get_or_set(|| Arc::new(Self::new(INITIAL_MNT, UserNs::default()))).clone()
+        INITIAL.get_or_set(|| Self::new(INITIAL_MNT, INITIAL_MNT, UserNs::default())).clone()
     }
 
     /// A further one of this user namespace, with nothing in it.
     pub fn empty(user: &UserNs) -> Arc<Self> {
-        Arc::new(Self::new(namespace::next_number(), user.clone()))
+        let number = namespace::next_number();
+        Self::new(number, number, user.clone())
     }
 
-    fn new(number: u64, user: UserNs) -> Self {
-        MountNamespace { number, user, root: Mutex::default() }
+    fn new(number: u64, family: u64, user: UserNs) -> Arc<Self> {
+        let new = Arc::new(MountNamespace { number, family, user, root: Mutex::default() });
+        ALL.lock().insert((family, number), Arc::downgrade(&new));
+        new
+    }
+
+    /// That of its container with this number.
+    pub fn relative(&self, number: u64) -> Option<Arc<Self>> {
+        ALL.lock().get(&(self.family, number)).and_then(Weak::upgrade)
+    }
+
+    /// Those of its container that were made after it, or before it, the next one first.
+    pub fn others(&self, after: bool) -> impl Iterator<Item = Arc<Self>> {
+        let (family, mut at) = (self.family, self.number);
+        core::iter::from_fn(move || {
+            let all = ALL.lock();
+            let mut live =
+                |((_, number), one): (&(u64, u64), &Weak<Self>)| Some((*number, one.upgrade()?));
+            let next = match after {
+                true => {
+                    all.range((family, at.checked_add(1)?)..=(family, u64::MAX)).find_map(&mut live)
+                }
+                false => all.range((family, 0)..(family, at)).rev().find_map(&mut live),
+            };
+            let (number, next) = next?;
+            at = number;
+            Some(next)
+        })
+    }
+
+    /// How many mounts are in it.
+    pub fn mount_count(&self) -> usize {
+        let root = self.root.lock().clone();
+        root.map_or(0, |root| root.tree().count())
     }
 
     /// `mount`, which lies nowhere, becomes the root of its tree.
@@ -66,7 +106,7 @@ impl MountNamespace {
     ///
     /// If it is another user namespace, the mounts are locked, and hand nothing on to those here.
     pub fn copy(&self, user: &UserNs, fs: &mut FsContext) -> Result<Arc<Self>> {
-        let new = Self::empty(user);
+        let new = Self::new(namespace::next_number(), self.family, user.clone());
         let Some(root) = self.root.lock().clone() else { return Ok(new) };
         let selection = Selection {
             top: &root,
@@ -150,6 +190,7 @@ static ENDED: Mutex<Option<Arc<Mount>>> = mutex(None);
 impl Drop for MountNamespace {
     fn drop(&mut self) {
         static IS_UNDER_WAY: AtomicBool = AtomicBool::new(false);
+        ALL.lock().remove(&(self.family, self.number));
         let Some(root) = self.root.get_mut().take() else { return };
         {
             let mut ended = ENDED.lock();
