@@ -16,8 +16,8 @@ mod waits;
 use alloc::sync::Arc;
 
 use crate::arch::upcalls::Upcalls;
-use crate::fs;
 use crate::fs::hostfs::handle_cache;
+use crate::fs::{self, nsfs};
 use crate::ipc;
 use crate::ipc::{futex, sysv, tty};
 use crate::mm;
@@ -51,6 +51,7 @@ static TASK_UPCALLS: task::upcalls::Upcalls = task::upcalls::Upcalls {
     ipc_namespace_ended: ipc::namespace_ended,
     net_namespace_ended: guest::namespace_ended,
     open_special: devices::open,
+    open_namespace: |thread, namespace| nsfs::open(thread, namespace),
     shrink,
 };
 

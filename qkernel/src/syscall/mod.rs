@@ -39,6 +39,7 @@ pub mod mount_tree;
 pub mod mqueue;
 pub mod namespace;
 pub mod open;
+mod pidfd;
 pub mod pipe;
 pub mod poll;
 pub mod prctl;

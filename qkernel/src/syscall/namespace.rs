@@ -7,14 +7,13 @@ use linux_raw_sys::general::{
     CLONE_THREAD, CLONE_VM,
 };
 
-use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
 use crate::fs::{Fd, nsfs};
 use crate::ipc::sysv::sem;
 use crate::sync::Mutex;
+use crate::task::Thread;
 use crate::task::namespaces::{self, FLAGS, Kind, Namespaces};
-use crate::task::pidfd::PidFd;
-use crate::task::{Thread, access};
+use crate::task::pidfd::{self, PidFd};
 
 /// unshare(2).
 pub fn unshare(thread: &Arc<Thread>, flags: u32) -> Result<usize> {
@@ -71,12 +70,7 @@ pub fn setns(thread: &Arc<Thread>, fd: Fd, kinds: u32) -> Result<usize> {
             alloc::vec![namespace.clone()]
         }
         Some(_) if kinds == 0 || kinds & !FLAGS != 0 => return Err(Errno::EINVAL),
-        Some(other) => {
-            let other = other.process.first_thread().ok_or(Errno::ESRCH)?;
-            access::check(thread, &other, AccessMode::FileSystem)?;
-            let asked = Kind::ALL.into_iter().filter(|kind| kinds & kind.flag() != 0);
-            asked.map(|kind| other.namespace(kind)).collect()
-        }
+        Some(other) => pidfd::namespaces_of(other, thread, kinds)?,
     };
     namespaces::enter(thread, &chosen)?;
     if chosen.iter().any(|namespace| namespace.kind() == Kind::Ipc) {

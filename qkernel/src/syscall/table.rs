@@ -452,7 +452,7 @@ table! {
         but "FAN_FS_ERROR (EINVAL); groups that report handles outside of a tmpfs (EOPNOTSUPP); \
         what O_TMPFILE makes is not asked about";
     302 prlimit64 => plain rlimit::prlimit64 (pid, resource, new_limit, old_limit);
-    303 name_to_handle_at => plain handle::name_to_handle_at (dirfd, path, handle, mount_id, flags) but "handles outside of a tmpfs (EOPNOTSUPP)";
+    303 name_to_handle_at => plain handle::name_to_handle_at (dirfd, path, handle, mount_id, flags) but "handles outside of a tmpfs, but for those to compare (EOPNOTSUPP); AT_HANDLE_CONNECTABLE (EINVAL)";
     304 open_by_handle_at => r#async handle::open_by_handle_at (mount_fd, handle, flags) but "files without a name (ESTALE)";
     305 clock_adjtime => plain adjtime::clock_adjtime (clock, buf) but "no adjustment (EPERM)";
     306 syncfs => r#async sync::syncfs (fd);
@@ -497,7 +497,7 @@ table! {
     334 rseq => plain rseq::rseq (rseq, rseq_len, flags, sig) is [NEVER_FAST] but "ENOSYS on \
         `process`";
     335 uretprobe => none ();
-    424 pidfd_send_signal => plain wait::pidfd_send_signal (pidfd, sig, info, flags);
+    424 pidfd_send_signal => plain pidfd::pidfd_send_signal (pidfd, sig, info, flags);
     425 io_uring_setup => plain uring::io_uring_setup (entries, params)
         but "IORING_SETUP_SQPOLL (EPERM); IOPOLL, SQ_AFF, ATTACH_WQ, SQE128, CQE32 (EINVAL)";
     426 io_uring_enter => r#async uring::io_uring_enter (fd, to_submit, min_complete, flags, arg, size)
@@ -515,11 +515,11 @@ table! {
     431 fsconfig => plain fscontext::fsconfig (fd, cmd, key, value, aux);
     432 fsmount => plain fscontext::fsmount (fsfd, flags, attr_flags);
     433 fspick => plain fscontext::fspick (dirfd, path, flags);
-    434 pidfd_open => plain wait::pidfd_open (pid, flags);
+    434 pidfd_open => plain pidfd::pidfd_open (pid, flags);
     435 clone3 => r#async clone::clone3 (cl_args, size) is [NEVER_FAST] but "cgroup and time namespaces (EPERM); links from a new network namespace to the container's own";
     436 close_range => plain open::close_range (first, last, flags) is [GIVES_MEMORY_BACK];
     437 openat2 => r#async open::openat2 (dirfd, path, how, size);
-    438 pidfd_getfd => plain wait::pidfd_getfd (pidfd, targetfd, flags);
+    438 pidfd_getfd => plain pidfd::pidfd_getfd (pidfd, targetfd, flags);
     439 faccessat2 => plain stat::faccessat2 (dirfd, path, mode, flags);
     440 process_madvise => plain process_vm::process_madvise (pidfd, iovec, vlen, advice, flags)
         but "MADV_COLLAPSE (EINVAL); hints have no effect";
@@ -545,8 +545,8 @@ table! {
     455 futex_wait => r#async futex::futex_wait (uaddr, val, mask, flags, timeout, clockid);
     456 futex_requeue => plain futex::futex_requeue (waiters, flags, nr_wake, nr_requeue);
     457 statmount => plain statmount::statmount (req, buf, bufsize, flags)
-        but "subtypes, arrays of options, ids (not in the mask); other namespaces (ENOENT)";
-    458 listmount => plain statmount::listmount (req, ids, count, flags) but "other namespaces (ENOENT)";
+        but "subtypes, arrays of options, ids (not in the mask)";
+    458 listmount => plain statmount::listmount (req, ids, count, flags);
     459 lsm_get_self_attr => plain lsm::lsm_get_self_attr (attr, ctx, size, flags);
     460 lsm_set_self_attr => plain lsm::lsm_set_self_attr (attr, ctx, size, flags);
     461 lsm_list_modules => plain lsm::lsm_list_modules (ids, size, flags);

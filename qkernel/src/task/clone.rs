@@ -6,7 +6,7 @@ use linux_raw_sys::general::{
     CAP_SYS_ADMIN, CAP_SYS_RESOURCE, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND,
     CLONE_FILES, CLONE_FS, CLONE_IO, CLONE_NEWIPC, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER,
     CLONE_PARENT, CLONE_PARENT_SETTID, CLONE_PIDFD, CLONE_PTRACE, CLONE_SETTLS, CLONE_SIGHAND,
-    CLONE_SYSVSEM, CLONE_THREAD, CLONE_UNTRACED, CLONE_VFORK, CLONE_VM, O_RDWR, RLIMIT_NOFILE,
+    CLONE_SYSVSEM, CLONE_THREAD, CLONE_UNTRACED, CLONE_VFORK, CLONE_VM, RLIMIT_NOFILE,
     RLIMIT_NPROC, SIGCHLD,
 };
 use linux_raw_sys::ptrace::{
@@ -82,9 +82,7 @@ impl CloneArgs {
             || (self.has(CLONE_THREAD) && (self.has(CLONE_NEWUSER) || self.has(CLONE_NEWPID)))
             || (self.has(CLONE_THREAD) && !self.has(CLONE_SIGHAND))
             || (self.has(CLONE_SIGHAND) && !self.has(CLONE_VM))
-            || (self.has(CLONE_SIGHAND) && self.flags & CLONE_CLEAR_SIGHAND != 0)
-            // There are descriptors of processes only (until Linux 6.9).
-            || (self.has(CLONE_THREAD) && self.has(CLONE_PIDFD));
+            || (self.has(CLONE_SIGHAND) && self.flags & CLONE_CLEAR_SIGHAND != 0);
         if contradictory || self.flags & !(KNOWN | NAMESPACES) != 0 || self.exit_signal > SIGNALS {
             return Err(Errno::EINVAL);
         }
@@ -182,9 +180,10 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         new_process(thread, &args, tid, (pid_namespace.clone(), child_mm))
     };
     let files = if args.has(CLONE_FILES) { thread.files() } else { thread.files().duplicate()? };
-    if args.has(CLONE_PIDFD) {
-        give_pidfd(thread, &process, args.pidfd)?;
-    }
+    let pidfd = match args.has(CLONE_PIDFD) {
+        true => Some(give_pidfd(thread, &process, tid, &args)?),
+        false => None,
+    };
 
     // Nothing fails from here on until the child has its task: whoever is in the tables has one
     // that takes it out of them.
@@ -200,6 +199,9 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         seccomp: thread.seccomp.inherit(),
         attrs,
     });
+    if let Some(pidfd) = pidfd {
+        PidFd::born(&pidfd, &child);
+    }
     // What both call it.
     let (number, own_number) = (thread.number_of(tid), child.number_of(tid));
     affinity::apply(&child);
@@ -265,17 +267,25 @@ fn traced_event(thread: &Thread, args: &CloneArgs) -> Option<u32> {
     thread.trace.has_option(1 << event).then_some(event)
 }
 
-/// Opens a descriptor for `process` in `thread` and stores its number at `at` (CLONE_PIDFD). When
-/// that fails there is none.
-fn give_pidfd(thread: &Thread, process: &Arc<Process>, at: Va) -> Result {
+/// Opens a descriptor for `process`, or its thread `tid` that is to be, in `thread` and stores its
+/// number (CLONE_PIDFD). When that fails there is none.
+fn give_pidfd(
+    thread: &Thread,
+    process: &Arc<Process>,
+    tid: u32,
+    args: &CloneArgs,
+) -> Result<Arc<OpenFile>> {
     let files = thread.files();
-    let file = OpenFile::new(PidFd::make(process.clone()), O_RDWR);
-    let fd = files.insert(file, true, 0, thread.process.rlimit(RLIMIT_NOFILE))?;
-    let stored = thread.mm().write(at, &fd);
-    if stored.is_err() {
+    let file = match args.has(CLONE_THREAD) {
+        true => PidFd::for_newborn(process, tid, 0),
+        false => PidFd::open(process.clone(), 0),
+    };
+    let fd = files.insert(file.clone(), true, 0, thread.process.rlimit(RLIMIT_NOFILE))?;
+    if let Err(error) = thread.mm().write(args.pidfd, &fd) {
         files.remove(fd)?;
+        return Err(error);
     }
-    stored
+    Ok(file)
 }
 
 /// RLIMIT_NPROC, for users without privileges.
@@ -392,7 +402,7 @@ mod tests {
         assert_eq!(check(u64::from(CLONE_NEWPID)), Ok(()));
         assert_eq!(check(u64::from(CLONE_NEWNS | CLONE_FS)), Err(Errno::EINVAL));
         assert_eq!(check(1 << 40), Err(Errno::EINVAL));
-        assert_eq!(check(vm | sighand | u64::from(CLONE_THREAD | CLONE_PIDFD)), Err(Errno::EINVAL));
+        assert_eq!(check(thread | u64::from(CLONE_PIDFD)), Ok(()));
         let bad_signal = CloneArgs { exit_signal: 65, ..CloneArgs::default() };
         assert_eq!(bad_signal.check(), Err(Errno::EINVAL));
     }

@@ -94,6 +94,7 @@ pub fn thread_ended(thread: &Arc<Thread>) {
         signal::send::retarget(thread, SigSet(u64::MAX));
         signal::deliver::notify_if_stopped(process);
         process.thread_events.wake(PollMask::READ);
+        process.exit_events.wake(PollMask::READ | PollMask::HUP);
     }
 }
 

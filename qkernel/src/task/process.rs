@@ -13,7 +13,7 @@ use super::pid_namespace::PidNamespace;
 use super::rlimit::Rlimits;
 use super::tracee::Tracees;
 use super::upcalls::Upcalls;
-use super::{Thread, current, signal};
+use super::{Thread, current, signal, table};
 use crate::fs::OpenFile;
 use crate::fs::busy::Claim;
 use crate::mm::AddressSpace;
@@ -26,6 +26,8 @@ use crate::wait::WaitQueue;
 pub struct Process {
     /// Process id.
     pub pid: u32,
+    /// A number that no other process has, nor had, and no thread as its token.
+    pub serial: u64,
     /// The namespace that it is in.
     pub pid_namespace: Arc<PidNamespace>,
     /// The container that it is in.
@@ -48,7 +50,8 @@ pub struct Process {
     pub image: Mutex<Image>,
     /// Notified when a child changes state (exits, stops, continues).
     pub child_events: WaitQueue,
-    /// Notified when this process ends (pidfd, control Wait), and when a thread of it has.
+    /// Notified when this process ends (pidfd, control Wait), when it has been waited for, and when
+    /// a thread of it has ended.
     pub exit_events: WaitQueue,
     /// Notified when one of its threads has ended (execve waits for that).
     pub thread_events: WaitQueue,
@@ -275,6 +278,7 @@ impl Process {
     ) -> Self {
         Process {
             pid,
+            serial: table::allocate_token(),
             pid_namespace,
             container,
             is_first,
@@ -405,6 +409,11 @@ impl Process {
     /// True if all its threads have ended.
     pub fn is_zombie(&self) -> bool {
         self.tree.lock().exit_status.is_some()
+    }
+
+    /// True until it has been waited for.
+    pub fn is_in_table(&self) -> bool {
+        table::process(self.pid).is_some_and(|process| process.serial == self.serial)
     }
 
     /// The soft limit of RLIMIT_* `which`.

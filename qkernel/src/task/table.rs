@@ -9,6 +9,7 @@ use super::{Process, Thread};
 use crate::account::PID_MAX;
 use crate::errno::{Errno, Result};
 use crate::sync::{Mutex, mutex};
+use crate::wait::PollMask;
 
 struct Table {
     threads: BTreeMap<u32, Weak<Thread>>,
@@ -216,11 +217,14 @@ pub fn regroup(process: &Process, pgid: u32, sid: u32) {
 
 /// Removes a process: it has been waited for.
 pub fn remove_process(pid: u32) {
-    let (group, session) = {
+    let (process, group, session) = {
         let mut table = TABLE.lock();
-        table.processes.remove(&pid);
-        (table.groups.set(pid, None), table.sessions.set(pid, None))
+        let process = table.processes.remove(&pid);
+        (process, table.groups.set(pid, None), table.sessions.set(pid, None))
     };
+    if let Some(process) = process.and_then(|process| process.upgrade()) {
+        process.exit_events.wake(PollMask::HUP);
+    }
     for number in [Some(pid), group, session].into_iter().flatten() {
         give_back(number);
     }

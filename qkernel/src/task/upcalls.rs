@@ -9,6 +9,7 @@ use alloc::sync::Arc;
 use qlib::Va;
 use qlib::platform::UserRegs;
 
+use super::namespaces::Namespace;
 use super::{Process, Thread};
 use crate::errno::Result;
 use crate::fs::{Attributes, FileOps};
@@ -38,6 +39,8 @@ pub struct Upcalls {
     pub net_namespace_ended: fn(u64),
     /// Opens any special file.
     pub open_special: Opener,
+    /// Opens the file that stands for a namespace: the number of the thread's new descriptor.
+    pub open_namespace: fn(&Arc<Thread>, Namespace) -> Result<usize>,
     /// Gives up what is kept only to be fast.
     pub shrink: fn(),
 }

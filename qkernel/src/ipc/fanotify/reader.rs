@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use linux_raw_sys::general::{O_CLOEXEC, O_RDWR, RLIMIT_NOFILE};
+use linux_raw_sys::general::{O_CLOEXEC, RLIMIT_NOFILE};
 
 use super::Group;
 use super::abi::*;
@@ -39,7 +39,7 @@ impl Group {
         let process = event.process.upgrade().filter(|process| !process.is_zombie());
         let process = process.filter(|process| reader.number_of(process.pid) != 0);
         let Some(process) = process else { return NO_FD };
-        let file = OpenFile::new(PidFd::make(process), O_RDWR);
+        let file = PidFd::open(process, 0);
         install(reader, file, true).unwrap_or(NO_PIDFD)
     }
 
