@@ -11,11 +11,14 @@ use qlib::{Va, sockopt};
 use super::HostSocket;
 use crate::errno::{Errno, Result};
 use crate::fs::{Caller, OpenFile};
-use crate::task::{Thread, current};
+use crate::task::pidfd::PidFd;
+use crate::task::{Thread, current, table};
 use crate::user_namespace::OVERFLOW_ID;
 
 /// The most descriptors in one message (SCM_MAX_FD).
 pub const MAX_RIGHTS: usize = 253;
+/// SCM_PIDFD (linux/socket.h).
+pub const SCM_PIDFD: u32 = 4;
 /// Bytes of struct cmsghdr.
 pub const HEADER_BYTES: usize = 16;
 
@@ -28,6 +31,10 @@ pub struct Credentials {
     pub pid: u32,
     /// The number of that namespace.
     pub namespace: u64,
+    /// The process's own number ([`Process::serial`]); 0: there was none.
+    ///
+    /// [`Process::serial`]: crate::task::Process::serial
+    pub serial: u64,
     /// User id.
     pub uid: u32,
     /// Group id.
@@ -44,17 +51,27 @@ impl Credentials {
     /// Those that a thread claims to have.
     pub fn claimed(thread: &Thread, pid: u32, uid: u32, gid: u32) -> Self {
         let (number, namespace) = (thread.number_of(pid), thread.process.pid_namespace.number);
-        Credentials { number, pid, namespace, uid, gid }
+        let serial = match pid == thread.process.pid {
+            true => thread.process.serial,
+            false => table::process(pid).map_or(0, |process| process.serial),
+        };
+        Credentials { number, pid, namespace, serial, uid, gid }
     }
 
     /// Of nobody.
     pub const NOBODY: Credentials =
-        Credentials { number: 0, pid: 0, namespace: 0, uid: u32::MAX, gid: u32::MAX };
+        Credentials { number: 0, pid: 0, namespace: 0, serial: 0, uid: u32::MAX, gid: u32::MAX };
 
     /// What a receiver is told that asked for them only after the message had been sent: the ids
     /// are those that stand for ids that do not exist in a user namespace.
     pub const UNKNOWN: Credentials =
-        Credentials { number: 0, pid: 0, namespace: 0, uid: OVERFLOW_ID, gid: OVERFLOW_ID };
+        Credentials { uid: OVERFLOW_ID, gid: OVERFLOW_ID, ..Credentials::NOBODY };
+
+    /// A descriptor of the process (SCM_PIDFD, SO_PEERPIDFD). EINVAL once it has been waited for.
+    pub fn pidfd(self) -> Result<Arc<OpenFile>> {
+        let process = table::process(self.pid).filter(|process| process.serial == self.serial);
+        process.map(|process| PidFd::open(process, 0)).ok_or(Errno::EINVAL)
+    }
 
     /// As struct ucred, for the thread that the kernel works for.
     pub fn to_bytes(self) -> [u8; 12] {
@@ -108,10 +125,28 @@ pub struct Received {
     pub control: Vec<u8>,
     /// SCM_RIGHTS.
     pub rights: Vec<Arc<OpenFile>>,
-    /// SCM_CREDENTIALS.
+    /// Who sent it, if any of [`Asked`] is to be told.
     pub credentials: Option<Credentials>,
+    /// In which form.
+    pub asked: Asked,
     /// msg_flags.
     pub flags: u32,
+}
+
+/// What is to be told of who sent a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// SO_PASSCRED: SCM_CREDENTIALS.
+    pub credentials: bool,
+    /// SO_PASSPIDFD: SCM_PIDFD.
+    pub pidfd: bool,
+}
+
+impl Asked {
+    /// True if anything is.
+    pub fn is_any(self) -> bool {
+        self.credentials || self.pidfd
+    }
 }
 
 /// Control messages in a buffer: level, type, data. EINVAL when one is malformed.

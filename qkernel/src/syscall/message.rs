@@ -20,7 +20,9 @@ use crate::errno::{Errno, Result};
 use crate::fs::{Fd, OpenFile};
 use crate::io::{IoBuffer, MAX_TRANSFER_BYTES};
 use crate::ipc::uring::Ring;
-use crate::net::message::{self, Control, Credentials, HEADER_BYTES, MAX_RIGHTS, Received};
+use crate::net::message::{
+    self, Control, Credentials, HEADER_BYTES, MAX_RIGHTS, Received, SCM_PIDFD,
+};
 use crate::net::{Direction, Family, Side, Socket, address};
 use crate::task::{Thread, oom};
 use crate::time;
@@ -391,7 +393,7 @@ fn write_control(
         *flags |= MSG_CTRUNC;
         message::cut(&mut control, room);
     }
-    if let Some(credentials) = got.credentials {
+    if let Some(credentials) = got.credentials.filter(|_| got.asked.credentials) {
         let bytes = credentials.to_bytes();
         if !message::append_within(&mut control, room, SOL_SOCKET, SCM_CREDENTIALS, &bytes) {
             *flags |= MSG_CTRUNC;
@@ -411,6 +413,16 @@ fn write_control(
         }
         if !fds.is_empty() {
             message::append(&mut control, SOL_SOCKET, SCM_RIGHTS, &fds);
+        }
+    }
+    if let Some(sender) = got.credentials.filter(|sender| got.asked.pidfd && sender.serial != 0) {
+        if room.saturating_sub(control.len()) < HEADER_BYTES + size_of::<Fd>() {
+            *flags |= MSG_CTRUNC;
+        } else {
+            // As on Linux the number of the error is told if there is none to be had.
+            let fd = sender.pidfd().and_then(|file| install::fd(thread, file, true));
+            let fd = fd.unwrap_or_else(|error| -error.0);
+            message::append(&mut control, SOL_SOCKET, SCM_PIDFD, &fd.to_ne_bytes());
         }
     }
     control.truncate(room);

@@ -4,17 +4,19 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::net::{
-    AF_UNIX, SO_PEERCRED, SO_RCVTIMEO_NEW, SO_RCVTIMEO_OLD, SO_SNDTIMEO_NEW, SO_SNDTIMEO_OLD,
-    SOL_SOCKET,
+    AF_UNIX, SO_PEERCRED, SO_PEERPIDFD, SO_RCVTIMEO_NEW, SO_RCVTIMEO_OLD, SO_SNDTIMEO_NEW,
+    SO_SNDTIMEO_OLD, SOL_SOCKET,
 };
 use qlib::Va;
 use qlib::sockopt::{self, CAP_NET_RAW, SO_BINDTOIFINDEX};
 use zerocopy::IntoBytes;
 
+use super::install;
 use super::socket::{file, of};
 use crate::abi::TimeVal;
 use crate::errno::{Errno, Result};
 use crate::fs::Fd;
+use crate::mm::AddressSpace;
 use crate::net::{Direction, Side, refused};
 use crate::task::Thread;
 
@@ -40,10 +42,22 @@ pub fn getsockopt(
 ) -> Result<usize> {
     let file = file(thread, fd)?;
     let socket = of(&file)?;
-    let mm = thread.mm();
+    let mm = &thread.mm();
     let room = usize::try_from(mm.read::<i32>(length)?).map_err(|_| Errno::EINVAL)?;
     let bytes: Vec<u8> = match (timeout_of(level, option), socket.side()) {
         (Some(direction), _) => TimeVal::from_ns(socket.timeout_ns(direction)).as_bytes().to_vec(),
+        (None, Side::Here(unix)) if (level, option) == (SOL_SOCKET, SO_PEERPIDFD) => {
+            let fd = install::fd(thread, unix.peer_pidfd()?, true)?;
+            let given = give_option(mm, fd.as_bytes(), room, (value, length));
+            if given.is_err() {
+                drop(thread.files().remove(fd)?);
+            }
+            return given;
+        }
+        // Of what is no AF_UNIX socket nobody can tell.
+        (None, Side::Guest(_)) if (level, option) == (SOL_SOCKET, SO_PEERPIDFD) => {
+            return Err(Errno::ENODATA);
+        }
         (None, Side::Here(unix)) => unix.option(level, option)?,
         (None, Side::Guest(own)) => own.option(level, option)?,
         // Nobody: the peer is not of this container.
@@ -57,6 +71,16 @@ pub fn getsockopt(
             host.option(level, option, room.min(MAX_VALUE))?
         }
     };
+    give_option(mm, &bytes, room, (value, length))
+}
+
+/// Stores an option's value, as much of it as there is room for, and the length.
+fn give_option(
+    mm: &AddressSpace,
+    bytes: &[u8],
+    room: usize,
+    (value, length): (Va, Va),
+) -> Result<usize> {
     let bytes = &bytes[..bytes.len().min(room)];
     mm.write_bytes(value, bytes)?;
     mm.write(length, &(bytes.len() as u32))?;

@@ -24,7 +24,7 @@ use qlib::Va;
 use super::HostSocket;
 use super::guest::ioctl::ioctl;
 use super::guest::network;
-use super::message::{self, Credentials};
+use super::message::{self, Asked, Credentials};
 use crate::errno::{Errno, Result};
 use crate::fs::attr::Attributes;
 use crate::fs::{Caller, OpenFile};
@@ -111,7 +111,8 @@ struct UnixState {
     is_pending: bool,
     /// It is the host's, by a name in a volume.
     outside: Option<Arc<HostSocket>>,
-    passes_credentials: bool,
+    /// SO_PASSCRED, SO_PASSPIDFD.
+    asked: Asked,
     options: Options,
     /// Packets that a stream's readers have taken; and, counted with those, the one that is the
     /// latest urgent byte (MSG_OOB).
@@ -370,7 +371,7 @@ impl UnixSocket {
             state.is_pending = true;
             state.peer_credentials = Some(credentials);
             state.credentials = listener.credentials;
-            state.passes_credentials = listener.passes_credentials;
+            state.asked = listener.asked;
             listener.pending.push_back(served.clone());
             (listener.name.clone(), listener.credentials)
         };

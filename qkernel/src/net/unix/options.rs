@@ -7,14 +7,16 @@ use alloc::vec::Vec;
 use linux_raw_sys::general::CAP_NET_ADMIN;
 use linux_raw_sys::net::{
     AF_UNIX, SO_ACCEPTCONN, SO_BROADCAST, SO_DOMAIN, SO_DONTROUTE, SO_ERROR, SO_KEEPALIVE,
-    SO_LINGER, SO_NO_CHECK, SO_OOBINLINE, SO_PASSCRED, SO_PASSSEC, SO_PEEK_OFF, SO_PEERCRED,
-    SO_PROTOCOL, SO_RCVBUF, SO_RCVBUFFORCE, SO_RCVLOWAT, SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF,
-    SO_SNDBUFFORCE, SO_SNDLOWAT, SO_TIMESTAMP_OLD, SO_TIMESTAMPNS_OLD, SO_TYPE, SOL_SOCKET,
+    SO_LINGER, SO_NO_CHECK, SO_OOBINLINE, SO_PASSCRED, SO_PASSPIDFD, SO_PASSSEC, SO_PEEK_OFF,
+    SO_PEERCRED, SO_PROTOCOL, SO_RCVBUF, SO_RCVBUFFORCE, SO_RCVLOWAT, SO_REUSEADDR, SO_REUSEPORT,
+    SO_SNDBUF, SO_SNDBUFFORCE, SO_SNDLOWAT, SO_TIMESTAMP_OLD, SO_TIMESTAMPNS_OLD, SO_TYPE,
+    SOL_SOCKET,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{Credentials, UnixSocket};
 use crate::errno::{Errno, Result};
+use crate::fs::OpenFile;
 use crate::fs::proc::sys;
 use crate::task::Thread;
 use crate::wait::PollMask;
@@ -117,6 +119,13 @@ impl UnixSocket {
         self.state.lock().options.low_water
     }
 
+    /// SO_PEERPIDFD: a descriptor of the process that connected, or listened. ENODATA if there is
+    /// none, EINVAL once it has been waited for.
+    pub fn peer_pidfd(&self) -> Result<Arc<OpenFile>> {
+        let peer = self.state.lock().peer_credentials;
+        peer.ok_or(Errno::ENODATA)?.pidfd()
+    }
+
     /// getsockopt(2).
     pub fn option(&self, level: u32, name: u32) -> Result<Vec<u8>> {
         if level != SOL_SOCKET {
@@ -136,7 +145,8 @@ impl UnixSocket {
             SO_DOMAIN => AF_UNIX,
             SO_ERROR => state.error.take().map_or(0, |error| error.0 as u32),
             SO_ACCEPTCONN => state.backlog.is_some().into(),
-            SO_PASSCRED => state.passes_credentials.into(),
+            SO_PASSCRED => state.asked.credentials.into(),
+            SO_PASSPIDFD => state.asked.pidfd.into(),
             SO_SNDBUF => state.options.send_bytes as u32,
             SO_RCVBUF => state.options.receive_bytes as u32,
             SO_RCVLOWAT => state.options.low_water as u32,
@@ -165,7 +175,8 @@ impl UnixSocket {
         let mut state = self.state.lock();
         let options = &mut state.options;
         match name {
-            SO_PASSCRED => state.passes_credentials = word != 0,
+            SO_PASSCRED => state.asked.credentials = word != 0,
+            SO_PASSPIDFD => state.asked.pidfd = word != 0,
             SO_SNDBUF => options.send_bytes = buffer_bytes(word, MIN_SEND_BYTES, most("wmem")),
             SO_RCVBUF => {
                 options.receive_bytes = buffer_bytes(word, MIN_RECEIVE_BYTES, most("rmem"))
@@ -202,12 +213,12 @@ impl UnixSocket {
         Ok(())
     }
 
-    /// Gives a socket with SO_PASSCRED a name before it connects or sends a message, so that there
+    /// Gives a socket with SO_PASSCRED or SO_PASSPIDFD a name before it connects or sends a message, so that there
     /// is one to answer to (unix(7)).
     pub fn autobind(&self, thread: &Arc<Thread>) -> Result {
         let wants_name = {
             let state = self.state.lock();
-            state.passes_credentials && state.name.is_none()
+            state.asked.is_any() && state.name.is_none()
         };
         if wants_name { self.bind(thread, &(AF_UNIX as u16).to_ne_bytes()) } else { Ok(()) }
     }

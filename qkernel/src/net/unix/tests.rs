@@ -8,7 +8,7 @@ use crate::ipc::eventfd::EventFd;
 use crate::net::message::Control;
 use crate::net::{Family, Socket};
 
-const ME: Credentials = Credentials { number: 1, pid: 1, namespace: 7, uid: 2, gid: 3 };
+const ME: Credentials = Credentials { number: 1, pid: 1, namespace: 7, serial: 9, uid: 2, gid: 3 };
 
 fn control() -> Control {
     Control { claimed: Some(ME), ..Control::default() }

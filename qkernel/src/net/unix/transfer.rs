@@ -163,10 +163,10 @@ impl UnixSocket {
     /// What a message carries of its sender: what that gave, or who it is if one of both wants to
     /// know. Of a peer that is yet to be accepted nobody can tell.
     fn credentials_for(&self, peer: &UnixSocket, control: &Control) -> Option<Credentials> {
-        let own = self.state.lock().passes_credentials;
+        let own = self.state.lock().asked.is_any();
         let asks = || {
             let peer = peer.state.lock();
-            peer.passes_credentials || peer.is_pending
+            peer.asked.is_any() || peer.is_pending
         };
         control.claimed.or_else(|| control.sender.filter(|_| own || asks()))
     }
@@ -266,8 +266,8 @@ impl UnixSocket {
     }
 
     fn receive_stream(&self, buffer: &mut IoBuffer<'_>, peeks: bool) -> Result<Received> {
-        let passes_credentials = self.state.lock().passes_credentials;
-        let mut received = Received::default();
+        let asked = self.state.lock().asked;
+        let mut received = Received { asked, ..Received::default() };
         let (mut seen, mut skip) = if peeks { self.before_look() } else { Default::default() };
         let is_past_all = !seen.is_empty() && self.state.lock().incoming.is_empty();
         let mut failure = None;
@@ -291,7 +291,7 @@ impl UnixSocket {
             }
             // Bytes of different senders are not glued together when the program asks who sent
             // them.
-            let credentials = passes_credentials.then(|| packet.told());
+            let credentials = asked.is_any().then(|| packet.told());
             if received.bytes > 0 && credentials != received.credentials {
                 self.unpop(packet);
                 break;
@@ -353,7 +353,7 @@ impl UnixSocket {
     }
 
     fn receive_packet(&self, buffer: &mut IoBuffer<'_>, flags: u32) -> Result<Received> {
-        let passes_credentials = self.state.lock().passes_credentials;
+        let asked = self.state.lock().asked;
         let (before, skip) =
             if flags & MSG_PEEK != 0 { self.before_look() } else { Default::default() };
         let Some(mut packet) = self.pop() else {
@@ -372,7 +372,8 @@ impl UnixSocket {
         let mut received = Received {
             bytes: if flags & MSG_TRUNC != 0 { packet.bytes.len() - skip } else { copied },
             flags: if is_cut { MSG_TRUNC } else { 0 },
-            credentials: passes_credentials.then(|| packet.told()),
+            asked,
+            credentials: asked.is_any().then(|| packet.told()),
             ..Received::default()
         };
         self.append_time(&mut received.control);
