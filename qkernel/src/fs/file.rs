@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use linux_raw_sys::general::{
     self, ANON_INODE_FS_MAGIC, IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, O_ACCMODE, O_APPEND, O_NONBLOCK,
@@ -314,6 +314,8 @@ pub struct OpenFile {
     claim: Option<Claim>,
     /// Nobody is told what is done with it (FMODE_NONOTIFY).
     is_unseen: bool,
+    /// Opening it has made the file (F_CREATED_QUERY).
+    is_created: AtomicBool,
     /// Who has to know when it is gone, by [`CloseHook::id`].
     pub close_hooks: Mutex<BTreeMap<usize, Arc<dyn CloseHook>>>,
 }
@@ -367,6 +369,7 @@ impl OpenFile {
             path,
             claim,
             is_unseen,
+            is_created: AtomicBool::new(false),
             close_hooks: Mutex::default(),
         })
     }
@@ -404,6 +407,16 @@ impl OpenFile {
     /// True if nobody is told what is done with it.
     pub fn is_unseen(&self) -> bool {
         self.is_unseen
+    }
+
+    /// Opening it has made the file.
+    pub fn note_created(&self) {
+        self.is_created.store(true, Ordering::Relaxed);
+    }
+
+    /// True if opening it has made the file.
+    pub fn is_created(&self) -> bool {
+        self.is_created.load(Ordering::Relaxed)
     }
 
     /// The operations as a concrete kind.

@@ -46,6 +46,10 @@ pub trait FileSystem: Send + Sync {
     fn remount(&self, _options: &Options<'_>) -> Result {
         Ok(())
     }
+    /// What tells it from all others (FS_IOC_GETFSUUID), if it has something.
+    fn uuid(&self) -> Option<[u8; 16]> {
+        None
+    }
     /// True if what is in it can be found by its number: it gives out handles
     /// (name_to_handle_at(2)).
     fn has_handles(&self) -> bool {

@@ -334,7 +334,9 @@ fn create(
     notify::created(parent, name, &place.dentry);
     notify::open_event(&place, IN_OPEN);
     ask::ask_later(&place);
-    Ok(OpenFile::claimed(ops, status_flags(how.flags), Some(place), claim))
+    let file = OpenFile::claimed(ops, status_flags(how.flags), Some(place), claim);
+    file.note_created();
+    Ok(file)
 }
 
 /// Makes a file, FIFO, socket or device node at `path`: where it is. EEXIST if there is something.

@@ -3,10 +3,11 @@
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    DN_MULTISHOT, F_ADD_SEALS, F_DUPFD, F_DUPFD_CLOEXEC, F_GET_SEALS, F_GETFD, F_GETFL, F_GETLEASE,
-    F_GETOWN, F_GETOWN_EX, F_GETPIPE_SZ, F_GETSIG, F_NOTIFY, F_RDLCK, F_SETFD, F_SETFL, F_SETLEASE,
-    F_SETOWN, F_SETOWN_EX, F_SETPIPE_SZ, F_SETSIG, F_UNLCK, F_WRLCK, FD_CLOEXEC, O_APPEND,
-    O_CLOEXEC, O_DIRECT, O_NOATIME, O_NONBLOCK, O_PATH, RLIMIT_NOFILE,
+    DN_MULTISHOT, F_ADD_SEALS, F_CREATED_QUERY, F_DUPFD, F_DUPFD_CLOEXEC, F_DUPFD_QUERY,
+    F_GET_SEALS, F_GETFD, F_GETFL, F_GETLEASE, F_GETOWN, F_GETOWN_EX, F_GETPIPE_SZ, F_GETSIG,
+    F_NOTIFY, F_RDLCK, F_SETFD, F_SETFL, F_SETLEASE, F_SETOWN, F_SETOWN_EX, F_SETPIPE_SZ, F_SETSIG,
+    F_UNLCK, F_WRLCK, FD_CLOEXEC, O_APPEND, O_CLOEXEC, O_DIRECT, O_NOATIME, O_NONBLOCK, O_PATH,
+    RLIMIT_NOFILE,
 };
 use linux_raw_sys::ioctl::{FIOASYNC, FIOCLEX, FIONBIO, FIONCLEX};
 use qlib::Va;
@@ -28,6 +29,8 @@ const FIOSETOWN: u32 = 0x8901;
 const SIOCSPGRP: u32 = 0x8902;
 const FIOGETOWN: u32 = 0x8903;
 const SIOCGPGRP: u32 = 0x8904;
+/// _IOR(0x15, 0, struct fsuuid2) of linux/fs.h.
+const FS_IOC_GETFSUUID: u32 = 0x8011_1500;
 
 /// dup(2).
 pub fn dup(thread: &Arc<Thread>, fd: Fd) -> Result<usize> {
@@ -74,6 +77,11 @@ pub async fn fcntl(thread: &Arc<Thread>, fd: Fd, command: u32, argument: u64) ->
             }
             files.insert(file, command == F_DUPFD_CLOEXEC, minimum, limit).map(|fd| fd as usize)
         }
+        F_DUPFD_QUERY => {
+            let other = files.get(argument as Fd)?;
+            Ok(usize::from(Arc::ptr_eq(&file, &other)))
+        }
+        F_CREATED_QUERY => Ok(usize::from(file.is_created())),
         F_GETFD => Ok(if files.close_on_exec(fd)? { FD_CLOEXEC as usize } else { 0 }),
         F_SETFD => files.set_close_on_exec(fd, argument as u32 & FD_CLOEXEC != 0).map(|()| 0),
         // O_LARGEFILE is always on for 64-bit programs.
@@ -219,6 +227,17 @@ impl Ioctl<'_> {
     }
 }
 
+/// FS_IOC_GETFSUUID: struct fsuuid2, which is a length and as many bytes. ENOTTY where the file
+/// system has none.
+fn give_uuid(thread: &Thread, file: &OpenFile, at: Va) -> Result<usize> {
+    let uuid = file.path.as_ref().and_then(|place| place.dentry.fs.uuid()).ok_or(Errno::ENOTTY)?;
+    let mut out = [0; 17];
+    out[0] = uuid.len() as u8;
+    out[1..].copy_from_slice(&uuid);
+    thread.mm().write_bytes(at, &out)?;
+    Ok(0)
+}
+
 fn ioctl_now(call: &Ioctl<'_>) -> Result<usize> {
     let Ioctl { thread, ref file, fd, command, argument } = *call;
     let files = thread.files();
@@ -229,6 +248,7 @@ fn ioctl_now(call: &Ioctl<'_>) -> Result<usize> {
     };
     match command {
         FIOCLEX => files.set_close_on_exec(fd, true).map(|()| 0),
+        FS_IOC_GETFSUUID => give_uuid(thread, file, Va(argument)),
         FIONCLEX => files.set_close_on_exec(fd, false).map(|()| 0),
         FIONBIO => switch(O_NONBLOCK),
         FIOASYNC => {

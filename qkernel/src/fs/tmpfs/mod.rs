@@ -23,6 +23,7 @@ use super::options::Options;
 use super::shmem::Quota;
 use crate::account;
 use crate::errno::{Errno, Result};
+use crate::random;
 use crate::sync::Mutex;
 
 /// Permission bits of a root for which nobody says.
@@ -98,6 +99,8 @@ pub struct TmpFs {
     /// Mode and owner that its root was made with.
     made: (u32, u32, u32),
     root: Mutex<Option<Arc<TmpNode>>>,
+    /// Its UUID, once somebody has asked for it.
+    uuid: Mutex<Option<[u8; 16]>>,
 }
 
 impl TmpFs {
@@ -135,6 +138,7 @@ impl TmpFs {
             inodes,
             made: (mode & 0o7777, uid, gid),
             root: Mutex::new(None),
+            uuid: Mutex::new(None),
         });
         // As on Linux it counts. Others are refused, it never is.
         let _ = fs.inodes.take();
@@ -183,6 +187,19 @@ impl FileSystem for TmpFs {
             fsid: [self.device as i32, (self.device >> 32) as i32],
             ..simple_statfs(TMPFS_MAGIC)
         })
+    }
+
+    /// A random one (RFC 9562, version 4), as on Linux.
+    fn uuid(&self) -> Option<[u8; 16]> {
+        let known = *self.uuid.lock();
+        Some(known.unwrap_or_else(|| {
+            let mut uuid = [0; 16];
+            random::fill(&mut uuid);
+            uuid[6] = uuid[6] & 0x0f | 0x40;
+            uuid[8] = uuid[8] & 0x3f | 0x80;
+            *self.uuid.lock() = Some(uuid);
+            uuid
+        }))
     }
 
     fn has_handles(&self) -> bool {
