@@ -69,6 +69,7 @@ impl AddressSpace {
     /// out ([`crate::task::UserThread::flush`]) before the copy runs.
     pub fn fork(&self) -> Result<Arc<AddressSpace>> {
         let child = AddressSpace::new(false)?;
+        child.set_denied(self.denied().inherited());
         let mut inner = self.lock();
         let mut copy = child.lock();
         copy.brk = inner.brk;

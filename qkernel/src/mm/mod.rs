@@ -5,6 +5,7 @@
 
 pub mod committed;
 pub mod deferred_free;
+pub mod deny;
 pub mod discard;
 mod emptied;
 pub mod fault;

@@ -49,6 +49,8 @@ pub struct AddressSpace {
     pub(super) is_wanted: AtomicBool,
     /// Programs that it has held: counts the calls of [`AddressSpace::replace_content`].
     programs: AtomicU64,
+    /// See [`super::deny`].
+    pub(super) denied: AtomicU32,
 }
 
 /// The memory of one program: it does not follow the address space to the next one (/proc/PID/mem).
@@ -190,6 +192,7 @@ impl AddressSpace {
             threads: Mutex::default(),
             is_wanted: AtomicBool::new(false),
             programs: AtomicU64::new(0),
+            denied: AtomicU32::new(0),
         })
     }
 

@@ -53,6 +53,8 @@ bitflags! {
         const DONT_DUMP = 512;
         /// mseal(2)ed.
         const SEALED = 1024;
+        /// MAP_DROPPABLE.
+        const DROPPABLE = 2048;
     }
 }
 

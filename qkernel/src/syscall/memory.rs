@@ -10,10 +10,11 @@ use linux_raw_sys::general::{
     MADV_KEEPONFORK, MADV_MERGEABLE, MADV_NOHUGEPAGE, MADV_NORMAL, MADV_PAGEOUT,
     MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_RANDOM, MADV_REMOVE, MADV_SEQUENTIAL,
     MADV_UNMERGEABLE, MADV_WILLNEED, MADV_WIPEONFORK, MAP_32BIT, MAP_ANONYMOUS, MAP_DENYWRITE,
-    MAP_EXECUTABLE, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGETLB, MAP_LOCKED,
-    MAP_NONBLOCK, MAP_NORESERVE, MAP_POPULATE, MAP_PRIVATE, MAP_SHARED, MAP_SHARED_VALIDATE,
-    MAP_STACK, MAP_TYPE, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE, MS_ASYNC, MS_INVALIDATE,
-    MS_SYNC, PROT_GROWSDOWN, PROT_GROWSUP, PROT_SEM, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK,
+    MAP_DROPPABLE, MAP_EXECUTABLE, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGETLB,
+    MAP_LOCKED, MAP_NONBLOCK, MAP_NORESERVE, MAP_POPULATE, MAP_PRIVATE, MAP_SHARED,
+    MAP_SHARED_VALIDATE, MAP_STACK, MAP_TYPE, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE,
+    MS_ASYNC, MS_INVALIDATE, MS_SYNC, PROT_GROWSDOWN, PROT_GROWSUP, PROT_SEM, RLIMIT_AS,
+    RLIMIT_DATA, RLIMIT_MEMLOCK,
 };
 use linux_raw_sys::ioctl::{UFFDIO_REGISTER, UFFDIO_WRITEPROTECT};
 use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
@@ -112,6 +113,9 @@ const KNOWN_FLAGS: u32 = MAP_TYPE
 /// Of machines without memory protection only.
 const MAP_UNINITIALIZED: u32 = 0x400_0000;
 
+/// What a mapping that may be dropped cannot be besides.
+const NOT_DROPPABLE: u32 = MAP_LOCKED | MAP_HUGETLB | MAP_GROWSDOWN;
+
 /// mmap(2).
 pub fn mmap(
     thread: &Arc<Thread>,
@@ -126,13 +130,17 @@ pub fn mmap(
     if length == 0 || offset & (PAGE_SIZE - 1) != 0 {
         return Err(Errno::EINVAL);
     }
+    let is_droppable = flags & MAP_TYPE == MAP_DROPPABLE;
+    if is_droppable && (flags & MAP_ANONYMOUS == 0 || flags & NOT_DROPPABLE != 0) {
+        return Err(Errno::EINVAL);
+    }
     if flags & MAP_HUGETLB != 0 {
         // No huge page pool: as on a machine with nr_hugepages = 0.
         return Err(Errno::ENOMEM);
     }
     let shared = match flags & MAP_TYPE {
         MAP_SHARED | MAP_SHARED_VALIDATE => true,
-        MAP_PRIVATE => false,
+        MAP_PRIVATE | MAP_DROPPABLE => false,
         _ => return Err(Errno::EINVAL),
     };
     // It promises that no flag is ignored; for a mapping without a file it is no type.
@@ -149,6 +157,12 @@ pub fn mmap(
     vma_flags.set(VmaFlags::GROWS_DOWN, flags & MAP_GROWSDOWN != 0);
     vma_flags.set(VmaFlags::NO_RESERVE, flags & MAP_NORESERVE != 0);
     vma_flags.set(VmaFlags::LOCKED, flags & MAP_LOCKED != 0);
+    // That it may be dropped is a permission, of which no use is made.
+    let droppable =
+        VmaFlags::DROPPABLE | VmaFlags::NO_RESERVE | VmaFlags::WIPE_ON_FORK | VmaFlags::DONT_DUMP;
+    if is_droppable {
+        vma_flags |= droppable;
+    }
     let vma = if flags & MAP_ANONYMOUS != 0 {
         if shared {
             let mapping = fs::shared_memory(length)?;
@@ -189,6 +203,7 @@ pub fn mmap(
         Placement::Hint(addr)
     };
     let mm = thread.mm();
+    mm.check_denied(prot, prot)?;
     if flags & MAP_LOCKED != 0 {
         check_locked(thread, Some(length), Errno::EAGAIN)?;
     }
@@ -247,8 +262,12 @@ pub fn mprotect(thread: &Arc<Thread>, addr: Va, length: u64, prot: u64) -> Resul
     let prot = prot_from(prot & !u64::from(PROT_GROWSDOWN))?;
     let mm = thread.mm();
     if prot.contains(Prot::EXEC) {
+        let parts = mm.parts(addr, length)?.0;
+        for part in &parts {
+            mm.check_denied(part.prot, prot)?;
+        }
         // Only here: mostly nobody asks, and it is a question to the host.
-        let files = mm.parts(addr, length)?.0.into_iter().filter(|p| !p.prot.contains(Prot::EXEC));
+        let files = parts.into_iter().filter(|p| !p.prot.contains(Prot::EXEC));
         let mut files = files.filter_map(|part| file_of(&part.backing?));
         if files.any(|file| fs::open::is_noexec(&file)) {
             return Err(Errno::EACCES);
@@ -363,9 +382,15 @@ pub fn madvise(thread: &Arc<Thread>, addr: Va, length: u64, advice: u32) -> Resu
             }
             set(VmaFlags::WIPE_ON_FORK, VmaFlags::empty())
         }
-        MADV_KEEPONFORK => set(VmaFlags::empty(), VmaFlags::WIPE_ON_FORK),
         MADV_DONTDUMP => set(VmaFlags::DONT_DUMP, VmaFlags::empty()),
-        MADV_DODUMP => set(VmaFlags::empty(), VmaFlags::DONT_DUMP),
+        MADV_KEEPONFORK | MADV_DODUMP => {
+            let (parts, _) = mm.parts(addr, length)?;
+            if parts.iter().any(|p| p.flags.contains(VmaFlags::DROPPABLE)) {
+                return Err(Errno::EINVAL);
+            }
+            let dumps = advice == MADV_DODUMP;
+            set(VmaFlags::empty(), if dumps { VmaFlags::DONT_DUMP } else { VmaFlags::WIPE_ON_FORK })
+        }
         MADV_POPULATE_READ => mm.populate(addr, length, false),
         MADV_POPULATE_WRITE => mm.populate(addr, length, true),
         MADV_NORMAL | MADV_RANDOM | MADV_SEQUENTIAL | MADV_WILLNEED | MADV_HUGEPAGE

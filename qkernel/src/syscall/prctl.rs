@@ -6,15 +6,15 @@ use alloc::vec::Vec;
 use linux_raw_sys::general::{ARCH_SET_FS, CAP_SETPCAP, CAP_SYS_RESOURCE};
 use linux_raw_sys::prctl::{
     PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, PR_CAP_AMBIENT_IS_SET, PR_CAP_AMBIENT_LOWER,
-    PR_CAP_AMBIENT_RAISE, PR_CAPBSET_DROP, PR_CAPBSET_READ, PR_GET_CHILD_SUBREAPER,
-    PR_GET_DUMPABLE, PR_GET_KEEPCAPS, PR_GET_NAME, PR_GET_NO_NEW_PRIVS, PR_GET_PDEATHSIG,
-    PR_GET_SECCOMP, PR_GET_SECUREBITS, PR_GET_SPECULATION_CTRL, PR_GET_THP_DISABLE,
-    PR_GET_TID_ADDRESS, PR_GET_TIMERSLACK, PR_GET_TIMING, PR_GET_TSC, PR_MCE_KILL_DEFAULT,
-    PR_MCE_KILL_GET, PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_MM,
-    PR_SET_MM_ARG_END, PR_SET_MM_ARG_START, PR_SET_MM_ENV_END, PR_SET_MM_ENV_START, PR_SET_NAME,
-    PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_SECUREBITS,
-    PR_SET_SPECULATION_CTRL, PR_SET_SYSCALL_USER_DISPATCH, PR_SET_THP_DISABLE, PR_SET_TIMERSLACK,
-    PR_SET_TIMING, PR_SET_TSC, PR_SET_VMA, PR_SET_VMA_ANON_NAME, PR_SPEC_ENABLE,
+    PR_CAP_AMBIENT_RAISE, PR_CAPBSET_DROP, PR_CAPBSET_READ, PR_GET_AUXV, PR_GET_CHILD_SUBREAPER,
+    PR_GET_DUMPABLE, PR_GET_KEEPCAPS, PR_GET_MDWE, PR_GET_NAME, PR_GET_NO_NEW_PRIVS,
+    PR_GET_PDEATHSIG, PR_GET_SECCOMP, PR_GET_SECUREBITS, PR_GET_SPECULATION_CTRL,
+    PR_GET_THP_DISABLE, PR_GET_TID_ADDRESS, PR_GET_TIMERSLACK, PR_GET_TIMING, PR_GET_TSC,
+    PR_MCE_KILL_DEFAULT, PR_MCE_KILL_GET, PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_KEEPCAPS,
+    PR_SET_MDWE, PR_SET_MM, PR_SET_MM_ARG_END, PR_SET_MM_ARG_START, PR_SET_MM_ENV_END,
+    PR_SET_MM_ENV_START, PR_SET_NAME, PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, PR_SET_SECCOMP,
+    PR_SET_SECUREBITS, PR_SET_SPECULATION_CTRL, PR_SET_SYSCALL_USER_DISPATCH, PR_SET_THP_DISABLE,
+    PR_SET_TIMERSLACK, PR_SET_TIMING, PR_SET_TSC, PR_SET_VMA, PR_SET_VMA_ANON_NAME, PR_SPEC_ENABLE,
     PR_SPEC_INDIRECT_BRANCH, PR_SPEC_L1D_FLUSH, PR_SPEC_STORE_BYPASS, PR_TSC_ENABLE,
 };
 use qlib::Va;
@@ -32,7 +32,7 @@ const ARCH_GET_FS: u32 = 0x1003;
 const ARCH_GET_GS: u32 = 0x1004;
 /// The length of a thread's name with its terminator.
 const NAME_BYTES: usize = 16;
-/// The highest capability number Linux 6.1 knows (CAP_CHECKPOINT_RESTORE).
+/// The highest capability number Linux 6.12 knows (CAP_CHECKPOINT_RESTORE).
 pub const LAST_CAP: u32 = 40;
 const SECBIT_KEEP_CAPS_LOCKED: u32 = 1 << 5;
 const SECBIT_NO_CAP_AMBIENT_RAISE: u32 = 1 << 6;
@@ -150,6 +150,23 @@ pub fn prctl(
         PR_GET_THP_DISABLE => {
             rest_is_zero()?;
             Ok(usize::from(thread.process.traits.lock().thp_disable))
+        }
+        PR_GET_AUXV => {
+            if arg4 | arg5 != 0 {
+                return Err(Errno::EINVAL);
+            }
+            let auxv = thread.process.image.lock().auxv.clone();
+            let room = usize::try_from(arg3).unwrap_or(usize::MAX);
+            mm.write_bytes(Va(arg2), &auxv[..auxv.len().min(room)])?;
+            Ok(auxv.len())
+        }
+        PR_SET_MDWE => {
+            rest_is_zero()?;
+            mm.deny_write_exec(u32::try_from(arg2).map_err(|_| Errno::EINVAL)?).map(|()| 0)
+        }
+        PR_GET_MDWE => {
+            rest_is_zero()?;
+            if arg2 != 0 { Err(Errno::EINVAL) } else { Ok(mm.denied().bits() as usize) }
         }
         PR_GET_TID_ADDRESS => {
             let address = thread.attrs.lock().clear_child_tid.0;

@@ -409,8 +409,10 @@ pub async fn execve(
             }
         }
     }
+    let denied = mm.denied().inherited();
     match own {
         Some((user, own)) => {
+            own.set_denied(denied);
             thread.user.adopt(user, &mm);
             mm.leave(&thread.user);
             own.join(&thread.user);
@@ -418,6 +420,7 @@ pub async fn execve(
         }
         None => {
             mm.replace_content(&fresh);
+            mm.set_denied(denied);
             thread.user.set_fpstate(&[])?;
         }
     }

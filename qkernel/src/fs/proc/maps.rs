@@ -145,6 +145,7 @@ pub fn smaps(
         (vma.flags.contains(VmaFlags::DONT_FORK), " dc"),
         (vma.flags.contains(VmaFlags::DONT_DUMP), " dd"),
         (vma.flags.contains(VmaFlags::WIPE_ON_FORK), " wf"),
+        (vma.flags.contains(VmaFlags::DROPPABLE), " dp"),
         (vma.flags.contains(VmaFlags::SEALED), " sl"),
     ] {
         text.push_str(if on { flag } else { "" });

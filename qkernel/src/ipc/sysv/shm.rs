@@ -267,7 +267,9 @@ pub fn attach(thread: &Thread, id: i32, addr: Va, flags: u32) -> Result<Va> {
         _ if flags & SHM_REMAP != 0 => Placement::Fixed(at),
         _ => Placement::FixedNoReplace(at),
     };
-    let start = thread.mm().map(place, segment.size, vma, thread.process.rlimit(RLIMIT_AS));
+    let mm = thread.mm();
+    mm.check_denied(prot, prot)?;
+    let start = mm.map(place, segment.size, vma, thread.process.rlimit(RLIMIT_AS));
     let start = start.map_err(|e| if e == Errno::EEXIST { Errno::EINVAL } else { e })?;
     let mut times = segment.times.lock();
     (times.attached, times.last) = (now(), thread.process.pid);
