@@ -6,6 +6,16 @@ pub const BYTES: u32 = 12;
 /// FILEID_INO32_GEN, which Linux's tmpfs calls its own.
 pub const KIND: i32 = 1;
 
+/// FILEID_INO64_GEN, of handles that nothing is opened by.
+pub const KIND_TO_COMPARE: i32 = 0x81;
+
+/// What the handle to compare of the file with this number holds: it, and a generation.
+pub fn to_compare(ino: u64) -> [u8; BYTES as usize] {
+    let mut body = [0; BYTES as usize];
+    body[..8].copy_from_slice(&ino.to_le_bytes());
+    body
+}
+
 /// What the handle of the file with this number holds.
 pub fn body(ino: u64) -> [u8; BYTES as usize] {
     let mut body = [0; BYTES as usize];

@@ -4,7 +4,8 @@
 use alloc::sync::Arc;
 
 use linux_raw_sys::general::{
-    AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW, CAP_DAC_READ_SEARCH, O_CLOEXEC,
+    AT_EMPTY_PATH, AT_FDCWD, AT_HANDLE_FID, AT_HANDLE_MNT_ID_UNIQUE, AT_SYMLINK_FOLLOW,
+    AT_SYMLINK_NOFOLLOW, CAP_DAC_READ_SEARCH, O_CLOEXEC,
 };
 use qlib::Va;
 
@@ -12,7 +13,8 @@ use super::open::{install, path_at};
 use crate::abi::abi_struct;
 use crate::errno::{Errno, Result};
 use crate::fs::ask::Inquiry;
-use crate::fs::handle::{self, BYTES, KIND};
+use crate::fs::handle::{self, BYTES, KIND, KIND_TO_COMPARE};
+use crate::fs::mount;
 use crate::fs::open::open_below;
 use crate::fs::{self, Fd};
 use crate::ipc::pipe;
@@ -28,7 +30,8 @@ abi_struct! {
     pub struct Head { pub bytes: u32, pub kind: i32, }
 }
 
-/// name_to_handle_at(2). EOPNOTSUPP where the files are the host's.
+/// name_to_handle_at(2). EOPNOTSUPP where the files are the host's, unless the handle is only to
+/// compare (AT_HANDLE_FID).
 pub fn name_to_handle_at(
     thread: &Arc<Thread>,
     dirfd: Fd,
@@ -37,13 +40,15 @@ pub fn name_to_handle_at(
     mount_id: Va,
     flags: u32,
 ) -> Result<usize> {
-    if flags & !(AT_SYMLINK_FOLLOW | AT_EMPTY_PATH) != 0 {
+    const KNOWN: u32 = AT_SYMLINK_FOLLOW | AT_EMPTY_PATH | AT_HANDLE_FID | AT_HANDLE_MNT_ID_UNIQUE;
+    if flags & !KNOWN != 0 {
         return Err(Errno::EINVAL);
     }
     let path = path_at(thread, path)?;
     let follow = if flags & AT_SYMLINK_FOLLOW == 0 { AT_SYMLINK_NOFOLLOW } else { 0 };
     let place = fs::lookup(thread, dirfd, &path, flags & AT_EMPTY_PATH | follow)?;
-    if !place.dentry.fs.has_handles() {
+    let opens = place.dentry.fs.has_handles();
+    if !opens && flags & AT_HANDLE_FID == 0 {
         return Err(Errno::EOPNOTSUPP);
     }
     let mm = thread.mm();
@@ -51,14 +56,20 @@ pub fn name_to_handle_at(
     if room > MAX_BYTES {
         return Err(Errno::EINVAL);
     }
-    mm.write(mount_id, &place.mount.id)?;
+    match flags & AT_HANDLE_MNT_ID_UNIQUE {
+        0 => mm.write(mount_id, &place.mount.id)?,
+        _ => mm.write(mount_id, &mount::unique_id(place.mount.id))?,
+    }
     if room < BYTES {
         mm.write(handle_at, &Head { bytes: BYTES, kind: NO_KIND })?;
         return Err(Errno::EOVERFLOW);
     }
     let ino = place.attributes()?.ino;
-    mm.write(handle_at, &Head { bytes: BYTES, kind: KIND })?;
-    mm.write(Va(handle_at.0 + size_of::<Head>() as u64), &handle::body(ino))?;
+    // Elsewhere it tells files apart, and that is all.
+    let (kind, body) =
+        if opens { (KIND, handle::body(ino)) } else { (KIND_TO_COMPARE, handle::to_compare(ino)) };
+    mm.write(handle_at, &Head { bytes: BYTES, kind })?;
+    mm.write(Va(handle_at.0 + size_of::<Head>() as u64), &body)?;
     Ok(0)
 }
 
