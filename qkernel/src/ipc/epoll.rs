@@ -14,10 +14,12 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use linux_raw_sys::general::{
     EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLWAKEUP,
 };
+use qlib::Va;
 
+use super::busy_poll;
 use crate::account;
 use crate::errno::{Errno, Result};
-use crate::fs::{CloseHook, Fd, FileOps, OpenFile};
+use crate::fs::{Caller, CloseHook, Fd, FileOps, OpenFile};
 use crate::net::host;
 use crate::sync::Mutex;
 use crate::wait::{self, Observer, PollMask, Turn, WaitQueue};
@@ -147,6 +149,7 @@ pub struct Epoll {
     parents: Mutex<Vec<Weak<Epoll>>>,
     /// The last [cascade](wait::cascade) that `queue` was notified in.
     cascade: AtomicU64,
+    busy_poll: Mutex<busy_poll::Params>,
 }
 
 /// One event to report.
@@ -252,6 +255,7 @@ impl Epoll {
             queue: WaitQueue::new(),
             parents: Mutex::default(),
             cascade: AtomicU64::new(0),
+            busy_poll: Mutex::default(),
         })
     }
 
@@ -508,6 +512,16 @@ impl FileOps for Epoll {
 
     fn queue(&self) -> Option<&WaitQueue> {
         Some(&self.queue)
+    }
+
+    fn ioctl(
+        &self,
+        caller: &dyn Caller,
+        _file: &OpenFile,
+        command: u32,
+        argument: u64,
+    ) -> Result<usize> {
+        busy_poll::ioctl(&self.busy_poll, caller, command, Va(argument))
     }
 
     fn release(&self, _file: &OpenFile) {

@@ -1,6 +1,7 @@
 //! Pipes, event counters, epoll and other means by which processes and threads talk.
 
 pub mod aio;
+mod busy_poll;
 pub mod epoll;
 pub mod eventfd;
 pub mod fanotify;
