@@ -1,8 +1,9 @@
-// Commands of older calls that came with Linux 6.3 to 6.12: of fcntl(2), prctl(2), mmap(2), name_to_handle_at(2), and ioctl(2)
-// requests of files, namespaces and epoll. A kernel that has not got one skips its cases.
+// Commands of older calls that came with Linux 6.3 to 6.12: of fcntl(2), prctl(2), mmap(2), io_uring_setup(2), name_to_handle_at(2), and
+// ioctl(2) requests of files, namespaces and epoll. A kernel that has not got one skips its cases.
 #include "harness.h"
 
 #include <elf.h>
+#include <linux/io_uring.h>
 #include <sys/auxv.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -367,6 +368,32 @@ CASE(mounts_of_another_namespace) {
     all.namespace = 5;
     CHECK(syscall(458, &all, ids, 512, 0) == -1 && (errno == ENOENT || errno == EINVAL));
     OK(umount("d"));
+}
+
+// ---- io_uring ----
+
+// Programs take it for granted by the kernel's version: libuv from Linux 6.6 on.
+CASE(a_ring_without_an_array_of_indices) {
+    struct io_uring_params p = {.flags = 1 << 16};
+    int ring = (int)syscall(SYS_io_uring_setup, 4, &p);
+    if (ring < 0 && (errno == EINVAL || errno == ENOSYS || errno == EPERM)) skip_case("no IORING_SETUP_NO_SQARRAY");
+    CHECK(ring >= 0);
+    EQ(p.sq_off.array, 0);
+    size_t size = p.cq_off.cqes + p.cq_entries * sizeof(struct io_uring_cqe);
+    char *rings = OK(mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQ_RING));
+    struct io_uring_sqe *requests = OK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQES));
+    _Atomic unsigned *tail = (void *)(rings + p.sq_off.tail), *answered = (void *)(rings + p.cq_off.tail);
+    struct io_uring_cqe *answers = (void *)(rings + p.cq_off.cqes);
+    // Once around, in the order that they lie in.
+    for (unsigned i = 0; i < 6; i++) {
+        requests[i % 4] = (struct io_uring_sqe){.opcode = IORING_OP_NOP, .user_data = 100 + i};
+        *tail = i + 1;
+        EQ(syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0), 1);
+        EQ(*answered, i + 1);
+        EQ(answers[i].user_data, 100 + i);
+        *(_Atomic unsigned *)(rings + p.cq_off.head) = i + 1;
+    }
+    EQ(*(unsigned *)(rings + p.sq_off.dropped), 0);
 }
 
 // ---- ioctl of epoll ----

@@ -501,7 +501,8 @@ table! {
     425 io_uring_setup => plain uring::io_uring_setup (entries, params)
         but "IORING_SETUP_SQPOLL (EPERM); IOPOLL, SQ_AFF, ATTACH_WQ, SQE128, CQE32 (EINVAL)";
     426 io_uring_enter => r#async uring::io_uring_enter (fd, to_submit, min_complete, flags, arg, size)
-        but "IORING_ENTER_REGISTERED_RING and what came after Linux 6.1 (EINVAL); operations: extended \
+        but "IORING_ENTER_REGISTERED_RING and what came after Linux 6.1, but for \
+            IORING_SETUP_NO_SQARRAY (EINVAL); operations: extended \
             attributes, URING_CMD, SEND_ZC, SENDMSG_ZC, commands of MSG_RING but a message (EINVAL); \
             paths and messages of a linked request are read when its turn comes; no SIGPIPE";
     427 io_uring_register => plain uring::io_uring_register (fd, op, arg, count)

@@ -35,6 +35,8 @@ pub struct Memory {
     object: Arc<Shmem>,
     sq_entries: u32,
     cq_entries: u32,
+    /// Requests are taken by the indices that stand in an array, not one after the other.
+    has_array: bool,
 }
 
 fn pages(bytes: u64) -> u64 {
@@ -42,11 +44,12 @@ fn pages(bytes: u64) -> u64 {
 }
 
 impl Memory {
-    /// For so many requests and answers, both powers of two. ENOMEM.
-    pub fn new(sq_entries: u32, cq_entries: u32) -> Result<Self> {
+    /// For so many requests and answers, both powers of two; `has_array`: without
+    /// IORING_SETUP_NO_SQARRAY. ENOMEM.
+    pub fn new(sq_entries: u32, cq_entries: u32, has_array: bool) -> Result<Self> {
         let bytes = OFF_SQES + pages(u64::from(sq_entries) * size_of::<Sqe>() as u64);
         let object = Shmem::new(bytes, Quota::new(u64::MAX));
-        let memory = Memory { object, sq_entries, cq_entries };
+        let memory = Memory { object, sq_entries, cq_entries, has_array };
         for (place, value) in [
             (SQ_MASK, sq_entries - 1),
             (CQ_MASK, cq_entries - 1),
@@ -103,7 +106,10 @@ impl Memory {
     /// The request at `head`; `None`, and counted as dropped, if its index leads nowhere.
     pub fn request(&self, head: u32) -> Result<Option<Sqe>> {
         let place = u64::from(head & (self.sq_entries - 1));
-        let index = self.load(self.array() + 4 * place)?;
+        let index = match self.has_array {
+            true => self.load(self.array() + 4 * place)?,
+            false => place as u32,
+        };
         if index >= self.sq_entries {
             self.word(SQ_DROPPED)?.fetch_add(1, SeqCst);
             return Ok(None);
@@ -174,7 +180,7 @@ impl Memory {
             ring_entries: SQ_ENTRIES as u32,
             flags: SQ_FLAGS as u32,
             dropped: SQ_DROPPED as u32,
-            array: self.array() as u32,
+            array: if self.has_array { self.array() as u32 } else { 0 },
             ..SqOffsets::default()
         };
         let cq = CqOffsets {
@@ -201,6 +207,7 @@ mod tests {
             object: Shmem::new(OFF_SQES, Quota::new(0)),
             sq_entries: 1 << 15,
             cq_entries: 1 << 16,
+            has_array: true,
         };
         assert!(memory.rings_bytes() <= OFF_CQ_RING);
         assert!(memory.array() + 4 * (1 << 15) <= memory.rings_bytes());

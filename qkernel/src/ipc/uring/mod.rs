@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use abi::{CQ_EVENTFD_DISABLED, Cqe, SETUP_R_DISABLED, SQ_CQ_OVERFLOW, Sqe};
+use abi::{CQ_EVENTFD_DISABLED, Cqe, SETUP_NO_SQARRAY, SETUP_R_DISABLED, SQ_CQ_OVERFLOW, Sqe};
 use buffers::Buffers;
 use memory::Memory;
 use request::{Request, Requests, Submitter};
@@ -87,7 +87,7 @@ pub struct Ring {
 impl Ring {
     /// A new one. ENOMEM.
     pub fn new(sq_entries: u32, cq_entries: u32, flags: u32) -> Result<Arc<Self>> {
-        let memory = Memory::new(sq_entries, cq_entries)?;
+        let memory = Memory::new(sq_entries, cq_entries, flags & SETUP_NO_SQARRAY == 0)?;
         Ok(Arc::new_cyclic(|me| Ring {
             me: me.clone(),
             memory,

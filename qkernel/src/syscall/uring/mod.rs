@@ -48,7 +48,8 @@ const SETUP_FLAGS: u32 = abi::SETUP_CQSIZE
     | abi::SETUP_COOP_TASKRUN
     | abi::SETUP_TASKRUN_FLAG
     | abi::SETUP_SINGLE_ISSUER
-    | abi::SETUP_DEFER_TASKRUN;
+    | abi::SETUP_DEFER_TASKRUN
+    | abi::SETUP_NO_SQARRAY;
 
 const FEATURES: u32 = abi::FEAT_SINGLE_MMAP
     | abi::FEAT_NODROP
