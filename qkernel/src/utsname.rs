@@ -9,7 +9,7 @@ use crate::sync::{Mutex, Once};
 use crate::user_namespace::UserNs;
 
 /// The release that uname(2) reports: the Linux whose interface this is.
-pub const RELEASE: &str = "6.1.0-quark";
+pub const RELEASE: &str = "6.12.0-quark";
 /// The version that uname(2) reports.
 pub const VERSION: &str = concat!("#1 SMP quark ", env!("CARGO_PKG_VERSION"));
 
