@@ -330,6 +330,7 @@ CASE(who_connected) {
     struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = "s"};
     OK(bind(listener, (void *)&address, sizeof address));
     OK(listen(listener, 4));
+    expect_names(peer_of(listener), getpid());
     pid_t pid = OK(fork());
     if (pid == 0) {
         int client = OK(socket(AF_UNIX, SOCK_STREAM, 0));
@@ -340,7 +341,6 @@ CASE(who_connected) {
     }
     int server = OK(accept(listener, NULL, NULL)), fd = peer_of(server);
     expect_names(fd, pid);
-    expect_names(peer_of(listener), getpid());
     OK(write(server, "x", 1));
     OK(close(fd));
     expect_exit(pid, 0);
