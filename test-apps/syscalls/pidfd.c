@@ -148,6 +148,8 @@ CASE(a_signal_for_one_thread) {
     OK(signal_to(fd, SIGUSR1, TO_GROUP));
     WAIT_UNTIL(caught);
     EQ(caught, -1);
+    // No group has the number of a thread.
+    ERR(signal_to(fd, SIGUSR1, TO_PROCESS_GROUP), ESRCH);
     // One scope, and none that there is not.
     ERR(signal_to(process, SIGUSR1, TO_THREAD | TO_GROUP), EINVAL);
     ERR(signal_to(process, SIGUSR1, 8), EINVAL);

@@ -73,7 +73,11 @@ impl Target {
         };
         let number = named.map_or(process.pid, PidFd::tid);
         if scope == SIGNAL_PROCESS_GROUP {
-            return Ok(Target::Group(number));
+            // The group may outlive the process, but not the number's being another's. No group
+            // has that of a thread.
+            let is_others = table::process(number).is_some_and(|now| now.serial != process.serial);
+            let has_group = number == process.pid && !is_others;
+            return if has_group { Ok(Target::Group(number)) } else { Err(Errno::ESRCH) };
         }
         if !is_there {
             return Err(Errno::ESRCH);
