@@ -1,7 +1,7 @@
 //! Process file descriptors (pidfd_open(2)), of processes and of threads, and their ioctl(2)
 //! requests (linux/pidfd.h).
 
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
@@ -71,8 +71,8 @@ pub struct PidFd {
     pub process: Arc<Process>,
     /// The number of the thread, or the process's.
     tid: u32,
-    /// A thread that is not the first one.
-    further: Mutex<Option<Weak<Thread>>>,
+    /// The token of a thread that is not the first one, which no other ever has.
+    further: Mutex<Option<u64>>,
 }
 
 impl PidFd {
@@ -102,7 +102,7 @@ impl PidFd {
         if let Some(this) = file.downcast::<PidFd>()
             && !this.is_leader()
         {
-            *this.further.lock() = Some(Arc::downgrade(thread));
+            *this.further.lock() = Some(thread.user.token);
         }
     }
 
@@ -119,11 +119,11 @@ impl PidFd {
     /// The thread that it names, if that lives.
     pub fn living_thread(&self) -> Option<Arc<Thread>> {
         let thread = table::thread(self.tid)?;
-        let further = self.further.lock().clone();
-        let is_it = match further {
+        let token = *self.further.lock();
+        let is_it = match token {
             // Whichever thread has the number: one that executes a program takes it over.
             None => self.is_leader() && Arc::ptr_eq(&thread.process, &self.process),
-            Some(named) => named.as_ptr() == Arc::as_ptr(&thread),
+            Some(token) => thread.user.token == token,
         };
         is_it.then_some(thread)
     }
@@ -228,12 +228,12 @@ impl FileOps for PidFd {
     }
 
     fn attributes(&self, _file: &OpenFile) -> Result<Attributes> {
-        let further = self.further.lock().as_ref().and_then(Weak::upgrade);
+        let token = *self.further.lock();
         Ok(Attributes {
             mode: 0o700,
             nlink: 1,
             // All that name the same have it, and nothing else ever.
-            ino: further.map_or(self.process.serial, |thread| thread.user.token),
+            ino: token.unwrap_or(self.process.serial),
             block_size: 4096,
             dev: device(0, 0xd),
             ..Attributes::default()

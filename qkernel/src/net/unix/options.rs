@@ -213,8 +213,8 @@ impl UnixSocket {
         Ok(())
     }
 
-    /// Gives a socket with SO_PASSCRED or SO_PASSPIDFD a name before it connects or sends a message, so that there
-    /// is one to answer to (unix(7)).
+    /// Gives a socket with SO_PASSCRED or SO_PASSPIDFD a name before it connects or sends a
+    /// message, so that there is one to answer to (unix(7)).
     pub fn autobind(&self, thread: &Arc<Thread>) -> Result {
         let wants_name = {
             let state = self.state.lock();
