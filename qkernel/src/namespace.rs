@@ -31,6 +31,28 @@ pub fn next_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// A cgroup namespace (cgroup_namespaces(7)). There is one cgroup, which is the root in each.
+pub struct CgroupNamespace {
+    /// The inode number of its file in /proc/PID/ns.
+    pub number: u64,
+    /// The user namespace that it belongs to.
+    pub user: UserNs,
+}
+
+impl CgroupNamespace {
+    /// That of the container.
+    pub fn initial() -> Arc<Self> {
+        static INITIAL: Once<Arc<CgroupNamespace>> = Once::new();
+        let make = || CgroupNamespace { number: INITIAL_CGROUP, user: UserNs::default() };
+        INITIAL.get_or_set(|| Arc::new(make())).clone()
+    }
+
+    /// A new one of this user namespace.
+    pub fn new(user: &UserNs) -> Arc<Self> {
+        Arc::new(CgroupNamespace { number: next_number(), user: user.clone() })
+    }
+}
+
 /// An IPC namespace (ipc_namespaces(7)): whose System V objects and message queues a thread sees.
 /// The room that has those keeps them by its number.
 pub struct IpcNamespace {

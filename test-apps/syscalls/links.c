@@ -220,7 +220,7 @@ CASE(a_pair_comes_and_goes_as_one) {
     CHECK(if_nametoindex("va") > 1 && if_nametoindex("vb") > 1 && if_nametoindex("va") != if_nametoindex("vb"));
     EQ(flags_of("va"), IFF_BROADCAST | IFF_MULTICAST);
     up("va");
-    EQ(flags_of("va"), IFF_BROADCAST | IFF_MULTICAST | IFF_UP);
+    WAIT_UNTIL(flags_of("va") == (IFF_BROADCAST | IFF_MULTICAST | IFF_UP));
     up("vb");
     WAIT_UNTIL(flags_of("va") == (IFF_BROADCAST | IFF_MULTICAST | IFF_UP | IFF_RUNNING));
     down("vb");
@@ -732,4 +732,62 @@ CASE(many_links) {
     OK(close(other));
     OK(close(own));
     namespace();
+}
+CASE(a_pair_between_others_is_made_from_outside) {
+    int outside = here(), a = namespace(), b = namespace();
+    lone("own");
+    enter(outside);
+    struct ifinfomsg info = {0};
+    struct request r = request(RTM_NEWLINK, NEW, &info, sizeof info);
+    text(&r, IFLA_IFNAME, "inner");
+    word(&r, IFLA_NET_NS_FD, a);
+    struct rtattr *nest = attribute(&r, IFLA_LINKINFO, NULL, 0);
+    attribute(&r, IFLA_INFO_KIND, "veth", 4);
+    struct rtattr *data = attribute(&r, IFLA_INFO_DATA, NULL, 0);
+    struct rtattr *peer = attribute(&r, VETH_INFO_PEER, NULL, 0);
+    append(&r, &info, sizeof info);
+    text(&r, IFLA_IFNAME, "outer");
+    word(&r, IFLA_NET_NS_FD, b);
+    end(&r, peer);
+    end(&r, data);
+    end(&r, nest);
+    DONE(r);
+    EQ(if_nametoindex("inner"), 0);
+    EQ(if_nametoindex("outer"), 0);
+    enter(a);
+    CHECK(if_nametoindex("inner"));
+    enter(b);
+    CHECK(if_nametoindex("outer"));
+}
+CASE(a_message_goes_so_many_hops) {
+    int a = namespace(), b = namespace(), c = namespace();
+    enter(a);
+    EQ(pair("v", "v1", b), 0);
+    has("v", "10.0.1.1", 24);
+    up("v");
+    enter(c);
+    EQ(pair("v", "v2", b), 0);
+    has("v", "10.0.2.2", 24);
+    up("v");
+    enter(b);
+    write_file("/proc/sys/net/ipv4/ip_forward", "1");
+    has("v1", "10.0.1.254", 24);
+    has("v2", "10.0.2.254", 24);
+    up("v1");
+    up("v2");
+    enter(c);
+    int server = bound(SOCK_DGRAM, "10.0.2.2", 53);
+    enter(a);
+    EQ(add_route("0.0.0.0", 0, "10.0.1.254", NULL), 0);
+    int fd = OK(socket(AF_INET, SOCK_DGRAM, 0));
+    struct sockaddr_in to = at("10.0.2.2", 53);
+    char got[8];
+    for (int hops = 1; hops <= 2; hops++) {
+        OK(setsockopt(fd, IPPROTO_IP, IP_TTL, &hops, sizeof hops));
+        OK(setsockopt(fd, IPPROTO_IP, IP_MULTICAST_TTL, &hops, sizeof hops));
+        EQ(sendto(fd, hops == 1 ? "lost" : "come", 4, 0, ADDRESS(to)), 4);
+    }
+    EQ(recv(server, got, sizeof got, 0), 4);
+    CHECK(!memcmp(got, "come", 4));
+    ERR(recv(server, got, sizeof got, MSG_DONTWAIT), EAGAIN);
 }

@@ -745,3 +745,19 @@ CASE(a_queued_signal_from_outside_has_no_sender) {
     OK(sigqueue(pid, SIGRTMIN, (union sigval){.sival_int = 77}));
     expect_exit(pid, 0);
 }
+CASE(cgroup_namespaces_are_made_and_entered) {
+    char before[64] = "", after[64] = "";
+    int fd = OK(open("/proc/self/ns/cgroup", O_RDONLY));
+    OK(readlink("/proc/self/ns/cgroup", before, sizeof before - 1));
+    OK(unshare(CLONE_NEWCGROUP));
+    OK(readlink("/proc/self/ns/cgroup", after, sizeof after - 1));
+    CHECK(strcmp(before, after));
+    OK(setns(fd, CLONE_NEWCGROUP));
+    OK(readlink("/proc/self/ns/cgroup", after, sizeof after - 1));
+    STR_EQ(before, after);
+    AS_NOBODY({
+        ERR(unshare(CLONE_NEWCGROUP), EPERM);
+        OK(unshare(CLONE_NEWUSER | CLONE_NEWCGROUP));
+        ERR(setns(fd, CLONE_NEWCGROUP), EPERM);
+    });
+}

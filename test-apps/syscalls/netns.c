@@ -881,3 +881,17 @@ CASE(sockets_of_a_namespace_are_listed_in_it) {
     read_file("/proc/thread-self/net/unix", text, sizeof text);
     CHECK(!strstr(text, "@only-in-the-first"));
 }
+CASE(a_socket_of_ipv6_speaks_to_ipv4) {
+    own_loopback();
+    int server = bound(SOCK_DGRAM, "127.0.0.1", 53), fd = OK(socket(AF_INET6, SOCK_DGRAM, 0));
+    // As getaddrinfo(3) asks for the address that it would send from.
+    struct sockaddr_in to = at("127.0.0.1", 53);
+    OK(connect(fd, ADDRESS(to)));
+    struct sockaddr_in6 name;
+    socklen_t length = sizeof name;
+    OK(getsockname(fd, (struct sockaddr *)&name, &length));
+    char text[64];
+    STR_EQ(inet_ntop(AF_INET6, &name.sin6_addr, text, sizeof text), "::ffff:127.0.0.1");
+    EQ(write(fd, "x", 1), 1);
+    EQ(recv(server, text, sizeof text, 0), 1);
+}

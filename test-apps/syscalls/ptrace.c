@@ -1142,3 +1142,26 @@ CASE(one_that_is_killed_while_a_filter_asks) {
     WAIT_UNTIL((got = read(written[0], &byte, 1)) != -1);
     EQ(got, 0);
 }
+CASE(going_on_before_the_tracer_listens_is_told) {
+    pid_t child = OK(fork());
+    if (child == 0) {
+        kill(getpid(), SIGSTOP);
+        _exit(3);
+    }
+    int status;
+    EQ(waitpid(child, &status, WSTOPPED), child);
+    OK(ptrace(PTRACE_SEIZE, child, 0, 0));
+    EQ(waitpid(child, &status, __WALL), child);
+    EQ(status >> 8, SIGSTOP | PTRACE_EVENT_STOP << 8);
+    OK(kill(child, SIGCONT));
+    OK(ptrace(PTRACE_LISTEN, child, 0, 0));
+    EQ(waitpid(child, &status, __WALL), child);
+    EQ(status >> 8, SIGTRAP | PTRACE_EVENT_STOP << 8);
+    while (WIFSTOPPED(status)) {
+        int event = status >> 16;
+        OK(ptrace(PTRACE_CONT, child, 0, event ? 0 : WSTOPSIG(status)));
+        EQ(waitpid(child, &status, __WALL), child);
+    }
+    CHECK(WIFEXITED(status));
+    EQ(WEXITSTATUS(status), 3);
+}

@@ -505,3 +505,12 @@ CASE(the_next_identifier_can_be_chosen) {
         CHECK(id != 327700);
     }
 }
+CASE(the_first_identifier_is_zero) {
+    OK(unshare(CLONE_NEWIPC));
+    EQ(OK(msgget(IPC_PRIVATE, 0600)), 0);
+    EQ(OK(semget(IPC_PRIVATE, 1, 0600)), 0);
+    EQ(OK(shmget(IPC_PRIVATE, 4096, 0600)), 0);
+    EQ(OK(shmget(IPC_PRIVATE, 4096, 0600)), 1);
+    OK(shmctl(0, IPC_RMID, NULL));
+    CHECK(shmget(IPC_PRIVATE, 4096, 0600) > 1);
+}

@@ -195,7 +195,7 @@ table! {
     54 setsockopt => plain sockopt::setsockopt (fd, level, option, value, length);
     55 getsockopt => plain sockopt::getsockopt (fd, level, option, value, length);
     56 clone => r#async clone::clone (flags, stack, parent_tid, child_tid, tls)
-        is [NEVER_FAST] but "cgroup and time namespaces (EPERM); links from a new network namespace to the container's own";
+        is [NEVER_FAST] but "time namespaces (EPERM); links from a new network namespace to the container's own";
     57 fork => r#async clone::fork () is [NEVER_FAST];
     58 vfork => r#async clone::vfork () is [NEVER_FAST];
     59 execve => r#async exec::execve (pathname, argv, envp) is [NEVER_FAST];
@@ -417,7 +417,7 @@ table! {
     269 faccessat => plain stat::faccessat (dirfd, path, mode);
     270 pselect6 => r#async poll::pselect6 (count, read, write, exceptional, timeout, sigmask);
     271 ppoll => r#async poll::ppoll (fds, count, timeout, sigmask, size);
-    272 unshare => plain namespace::unshare (flags) but "cgroup and time namespaces (EPERM); links from a new network namespace to the container's own";
+    272 unshare => plain namespace::unshare (flags) but "time namespaces (EPERM); links from a new network namespace to the container's own";
     273 set_robust_list => plain futex::set_robust_list (head, length);
     274 get_robust_list => plain futex::get_robust_list (tid, head, length);
     275 splice => r#async sendfile::splice (fd_in, off_in, fd_out, off_out, size, flags);
@@ -517,7 +517,7 @@ table! {
     432 fsmount => plain fscontext::fsmount (fsfd, flags, attr_flags);
     433 fspick => plain fscontext::fspick (dirfd, path, flags);
     434 pidfd_open => plain pidfd::pidfd_open (pid, flags);
-    435 clone3 => r#async clone::clone3 (cl_args, size) is [NEVER_FAST] but "cgroup and time namespaces (EPERM); links from a new network namespace to the container's own";
+    435 clone3 => r#async clone::clone3 (cl_args, size) is [NEVER_FAST] but "time namespaces (EPERM); links from a new network namespace to the container's own";
     436 close_range => plain open::close_range (first, last, flags) is [GIVES_MEMORY_BACK];
     437 openat2 => r#async open::openat2 (dirfd, path, how, size);
     438 pidfd_getfd => plain pidfd::pidfd_getfd (pidfd, targetfd, flags);

@@ -1,8 +1,8 @@
 //! The namespaces of a thread (namespaces(7)): what it sees of the system that others may see
 //! otherwise.
 //!
-//! Cgroup and time namespaces are those of the container; there are no others. The user namespace
-//! is part of a thread's credentials.
+//! The time namespace is that of the container; there is no other. The user namespace is part of a
+//! thread's credentials.
 
 use alloc::format;
 use alloc::string::String;
@@ -19,10 +19,7 @@ use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::fs::mount::namespace::MountNamespace;
 use crate::fs::{FsContext, Location};
-use crate::namespace::{
-    INITIAL_CGROUP, INITIAL_IPC, INITIAL_MNT, INITIAL_NET, INITIAL_PID, INITIAL_TIME, INITIAL_USER,
-    INITIAL_UTS, IpcNamespace, NetNamespace,
-};
+use crate::namespace::{CgroupNamespace, INITIAL_TIME, IpcNamespace, NetNamespace};
 use crate::user_namespace::UserNs;
 use crate::utsname::UtsNamespace;
 
@@ -37,8 +34,7 @@ pub const FLAGS: u32 = CLONE_NEWNS
     | CLONE_NEWTIME;
 
 /// Those of which there may be new ones.
-const NEW: u32 =
-    CLONE_NEWIPC | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWUSER | CLONE_NEWUTS;
+const NEW: u32 = FLAGS & !CLONE_NEWTIME;
 
 /// A kind of namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +95,8 @@ impl Kind {
 /// One namespace, as a file of /proc/PID/ns stands for it.
 #[derive(Clone)]
 pub enum Namespace {
+    /// A cgroup namespace.
+    Cgroup(Arc<CgroupNamespace>),
     /// An IPC namespace.
     Ipc(Arc<IpcNamespace>),
     /// A PID namespace.
@@ -111,56 +109,50 @@ pub enum Namespace {
     User(UserNs),
     /// A UTS namespace.
     Uts(Arc<UtsNamespace>),
-    /// The only one of its kind.
-    Only(Kind),
+    /// The only time namespace.
+    Time,
 }
 
 impl Namespace {
     /// Of what kind it is.
     pub fn kind(&self) -> Kind {
         match self {
+            Namespace::Cgroup(_) => Kind::Cgroup,
             Namespace::Ipc(_) => Kind::Ipc,
             Namespace::Pid(_) => Kind::Pid,
             Namespace::Mnt(_) => Kind::Mnt,
             Namespace::Net(_) => Kind::Net,
             Namespace::User(_) => Kind::User,
             Namespace::Uts(_) => Kind::Uts,
-            Namespace::Only(kind) => *kind,
+            Namespace::Time => Kind::Time,
         }
     }
 
     /// The inode number of its file.
     pub fn number(&self) -> u64 {
         match self {
+            Namespace::Cgroup(cgroup) => cgroup.number,
             Namespace::Ipc(ipc) => ipc.number,
             Namespace::Pid(pid) => pid.number,
             Namespace::Mnt(mnt) => mnt.number,
             Namespace::Net(net) => net.number,
             Namespace::User(user) => user.number,
             Namespace::Uts(uts) => uts.number,
-            Namespace::Only(kind) => match kind {
-                Kind::Cgroup => INITIAL_CGROUP,
-                Kind::Ipc => INITIAL_IPC,
-                Kind::Mnt => INITIAL_MNT,
-                Kind::Net => INITIAL_NET,
-                Kind::Pid => INITIAL_PID,
-                Kind::Time => INITIAL_TIME,
-                Kind::User => INITIAL_USER,
-                Kind::Uts => INITIAL_UTS,
-            },
+            Namespace::Time => INITIAL_TIME,
         }
     }
 
     /// The user namespace that it belongs to; of one of those the one around it, if there is one.
     pub fn owner(&self) -> Option<UserNs> {
         Some(match self {
+            Namespace::Cgroup(cgroup) => cgroup.user.clone(),
             Namespace::Ipc(ipc) => ipc.user.clone(),
             Namespace::Pid(pid) => pid.user.clone(),
             Namespace::Mnt(mnt) => mnt.user.clone(),
             Namespace::Net(net) => net.user.clone(),
             Namespace::User(user) => return user.parent.clone(),
             Namespace::Uts(uts) => uts.user.clone(),
-            Namespace::Only(_) => UserNs::default(),
+            Namespace::Time => UserNs::default(),
         })
     }
 
@@ -173,6 +165,8 @@ impl Namespace {
 /// The namespaces of a thread.
 #[derive(Clone)]
 pub struct Namespaces {
+    /// What is the root of cgroups.
+    pub cgroup: Arc<CgroupNamespace>,
     /// System V objects and message queues.
     pub ipc: Arc<IpcNamespace>,
     /// Where its child processes will be. (A process stays where it was made.)
@@ -189,6 +183,7 @@ impl Namespaces {
     /// Those of the container's first process.
     pub fn initial() -> Self {
         Namespaces {
+            cgroup: CgroupNamespace::initial(),
             ipc: IpcNamespace::initial(),
             mnt: MountNamespace::initial(),
             net: NetNamespace::initial(),
@@ -197,15 +192,17 @@ impl Namespaces {
         }
     }
 
-    /// That of this kind; of PID namespaces that of its children.
+    /// That of this kind; of PID namespaces that of its children. The user namespace is elsewhere.
     pub fn of_kind(&self, kind: Kind) -> Namespace {
         match kind {
+            Kind::Cgroup => Namespace::Cgroup(self.cgroup.clone()),
             Kind::Ipc => Namespace::Ipc(self.ipc.clone()),
             Kind::Pid => Namespace::Pid(self.pid_for_children.clone()),
             Kind::Mnt => Namespace::Mnt(self.mnt.clone()),
             Kind::Net => Namespace::Net(self.net.clone()),
             Kind::Uts => Namespace::Uts(self.uts.clone()),
-            _ => Namespace::Only(kind),
+            Kind::Time => Namespace::Time,
+            Kind::User => Namespace::User(UserNs::default()),
         }
     }
 
@@ -244,6 +241,9 @@ impl Namespaces {
                 return Err(Errno::EINVAL);
             }
             own.pid_for_children = active.within(&user)?;
+        }
+        if flags & CLONE_NEWCGROUP != 0 {
+            own.cgroup = CgroupNamespace::new(&user);
         }
         if flags & CLONE_NEWIPC != 0 {
             own.ipc = IpcNamespace::new(&user, thread.process.upcalls.ipc_namespace_ended);
@@ -310,6 +310,7 @@ pub fn enter(thread: &Thread, chosen: &[Namespace]) -> Result {
             return Err(Errno::EPERM);
         }
         match namespace {
+            Namespace::Cgroup(cgroup) => own.cgroup = cgroup.clone(),
             Namespace::Ipc(ipc) => own.ipc = ipc.clone(),
             Namespace::Pid(pid) if !thread.process.pid_namespace.contains(pid) => {
                 return Err(Errno::EINVAL);
@@ -324,7 +325,7 @@ pub fn enter(thread: &Thread, chosen: &[Namespace]) -> Result {
             }
             Namespace::Net(net) => own.net = net.clone(),
             Namespace::Uts(uts) => own.uts = uts.clone(),
-            Namespace::User(_) | Namespace::Only(_) => {}
+            Namespace::User(_) | Namespace::Time => {}
         }
     }
     thread.set_namespaces(own);

@@ -222,7 +222,8 @@ pub struct Table<T> {
     free: BTreeSet<u32>,
     end: u32,
     sequence: u32,
-    last: u32,
+    /// Where the last new object went.
+    last: Option<u32>,
     /// The identifier that the next object is to have, or one after it (msg_next_id and its like of
     /// proc_sys_kernel(5)); -1 for any.
     pub next_id: i32,
@@ -237,7 +238,7 @@ impl<T> Table<T> {
             free: BTreeSet::new(),
             end: 0,
             sequence: 0,
-            last: 0,
+            last: None,
             next_id: -1,
         }
     }
@@ -330,11 +331,11 @@ impl<T> Table<T> {
         if place >= PLACES {
             return Err(Errno::ENOSPC);
         }
-        if place <= self.last {
+        if self.last.is_some_and(|last| place <= last) {
             // A place is used again: its old identifier must not name the new object.
             self.sequence = (self.sequence + 1) % SEQUENCES;
         }
-        self.last = place;
+        self.last = Some(place);
         Ok((place, self.sequence))
     }
 

@@ -308,9 +308,16 @@ impl Interface {
             (_, false) => 2,
             (Kind::Loopback | Kind::Dummy, true) => 0,
             (_, true) if self.is_running() => 6,
-            (Kind::Veth, true) => 3,
+            // As on Linux, who is to blame is known where the other one is near.
+            (Kind::Veth, true) if self.has_near_peer() => 3,
             (_, true) => 2,
         }
+    }
+
+    fn has_near_peer(&self) -> bool {
+        let other = self.peer().and_then(|peer| peer.network());
+        let numbers = other.zip(self.network()).map(|(one, two)| (one.number, two.number));
+        numbers.is_none_or(|(one, two)| one == two)
     }
 
     /// Bytes of its longest packets, which nothing is cut to.

@@ -21,7 +21,7 @@ mod socket;
 mod stream;
 
 pub use files::read as read_file;
-pub use rtnetlink::server;
+pub use rtnetlink::{answer_outside, server};
 pub use socket::GuestSocket;
 
 /// Nobody is in the network namespace of this number any more, and it has no sockets.

@@ -7,10 +7,10 @@ use core::net::IpAddr;
 use linux_raw_sys::general::CAP_NET_ADMIN;
 use linux_raw_sys::net::{
     AF_INET6, IP_PKTINFO, IP_RECVTTL, IP_TTL, IPV6_HOPLIMIT, IPV6_PKTINFO, IPV6_RECVHOPLIMIT,
-    IPV6_RECVPKTINFO, IPV6_V6ONLY, SO_ACCEPTCONN, SO_COOKIE, SO_DOMAIN, SO_ERROR, SO_LINGER,
-    SO_MARK, SO_PEERCRED, SO_PROTOCOL, SO_RCVBUF, SO_RCVBUFFORCE, SO_RCVLOWAT, SO_REUSEADDR,
-    SO_REUSEPORT, SO_SNDBUF, SO_SNDBUFFORCE, SO_SNDLOWAT, SO_TIMESTAMP_OLD, SO_TYPE, SOL_SOCKET,
-    TCP_CONGESTION, TCP_INFO,
+    IPV6_RECVPKTINFO, IPV6_UNICAST_HOPS, IPV6_V6ONLY, SO_ACCEPTCONN, SO_COOKIE, SO_DOMAIN,
+    SO_ERROR, SO_LINGER, SO_MARK, SO_PEERCRED, SO_PROTOCOL, SO_RCVBUF, SO_RCVBUFFORCE, SO_RCVLOWAT,
+    SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF, SO_SNDBUFFORCE, SO_SNDLOWAT, SO_TIMESTAMP_OLD, SO_TYPE,
+    SOL_SOCKET, TCP_CONGESTION, TCP_INFO,
 };
 use zerocopy::IntoBytes;
 
@@ -71,6 +71,12 @@ impl Options {
     /// True if messages of ICMP of this type are not heard.
     pub fn filters(&self, kind: u8) -> bool {
         self.filter[usize::from(kind / 32)] >> (kind % 32) & 1 != 0
+    }
+
+    /// How many hops what it sends to `ip` may take.
+    pub fn hops(&self, ip: IpAddr) -> u8 {
+        let key = if ip.is_ipv4() { (IP, IP_TTL) } else { (IP6, IPV6_UNICAST_HOPS) };
+        self.kept.get(&key).map_or(TTL, |hops| *hops as u8)
     }
 
     fn is_on(&self, key: (u32, u32)) -> bool {

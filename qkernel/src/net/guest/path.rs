@@ -26,6 +26,14 @@ pub struct Path {
 }
 
 impl Path {
+    /// The same for what is lost after so many hops.
+    pub(super) fn within(mut self, hops: u8) -> Self {
+        if usize::from(hops) < self.through.len() / 2 {
+            self.arrives = None;
+        }
+        self
+    }
+
     /// How what goes that way arrives.
     pub(super) fn arrival(&self, from: SocketAddr, to: IpAddr) -> Arrival {
         let gateways = (self.through.len() / 2).saturating_sub(1) as u8;

@@ -352,7 +352,8 @@ impl GuestSocket {
         if to.is_ipv4() && own.is_some_and(|ip| ip.is_ipv6() && !ip.is_unspecified()) {
             return Err(Errno::ENETUNREACH);
         }
-        let path = self.network.path(to.ip())?;
+        let hops = self.state.lock().options.hops(to.ip());
+        let path = self.network.path(to.ip())?.within(hops);
         Ok((to, path))
     }
 
@@ -399,7 +400,7 @@ impl GuestSocket {
             self.unbind();
             return Ok(());
         }
-        let (to, path) = self.route(address::parse(self.domain, address)?)?;
+        let (to, path) = self.route(address::parse_datagram(self.domain, address)?)?;
         let local = self.local_for(path.source)?;
         let mut state = self.state.lock();
         (state.local, state.remote) = (Some(local), Some(to));

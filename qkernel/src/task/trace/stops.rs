@@ -392,5 +392,8 @@ pub fn listen(thread: &Thread) -> Result {
         let lasts = is_event_stop(stop.status);
         stop.listens = lasts;
         lasts.then_some(()).ok_or(Errno::EIO)
-    })?
+    })??;
+    // It may have been continued already.
+    thread.wakeup().set();
+    Ok(())
 }

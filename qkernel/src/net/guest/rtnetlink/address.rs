@@ -18,6 +18,7 @@ const IP: u16 = 1;
 const LOCAL: u16 = 2;
 const LABEL: u16 = 3;
 const BROADCAST: u16 = 4;
+const TIMES: u16 = 6;
 const FLAGS: u16 = 8;
 /// IFA_F_PERMANENT.
 const PERMANENT: u8 = 0x80;
@@ -66,6 +67,9 @@ pub fn message(link: &Interface, one: Assigned) -> Message {
     if let Some(broadcast) = one.broadcast {
         append(&mut body, BROADCAST, &broadcast.octets());
     }
+    // struct ifa_cacheinfo: for how many seconds it is preferred and valid, which is for ever.
+    let times = [u32::MAX, u32::MAX, 0, 0].map(u32::to_ne_bytes).concat();
+    append(&mut body, TIMES, &times);
     append(&mut body, FLAGS, &u32::from(PERMANENT).to_ne_bytes());
     Message { kind: ADDRESS, flags: 0, body }
 }

@@ -164,22 +164,63 @@ pub fn make(network: &Arc<Network>, request: &Message) -> Result {
     if request.flags & CREATE == 0 {
         return Err(Errno::ENODEV);
     }
-    let info = find(&request.body, IFINFO, INFO)?.unwrap_or_default();
-    let part = |wanted| attributes(info).find(|(kind, _)| *kind == wanted).map(|(_, data)| data);
-    let kind = part(INFO_KIND).and_then(|name| Kind::of_name(text(name)));
-    let kind = kind.ok_or(Errno::EOPNOTSUPP)?;
+    let new = New::of(request)?;
     let place = destination(&request.body)?.unwrap_or_else(|| network.clone());
-    if kind != Kind::Veth {
-        return settle(&place, &Interface::new(kind, any_hardware()), &request.body);
+    if new.kind != Kind::Veth {
+        return settle(&place, &Interface::new(new.kind, any_hardware()), &request.body);
     }
-    // What the other one is to be: a message of its own.
-    let other = part(INFO_DATA)
-        .and_then(|data| attributes(data).find(|(kind, _)| *kind == VETH_PEER))
-        .map_or(&[0; IFINFO][..], |(_, body)| body);
-    let other_place = destination(other)?.unwrap_or_else(|| network.clone());
+    let other_place = destination(new.peer)?.unwrap_or_else(|| network.clone());
+    settle_pair((&place, &request.body), (&other_place, new.peer))
+}
+
+/// What a message says of a new link.
+struct New<'a> {
+    kind: Kind,
+    /// Of a pair, what the other one is to be: a message of its own.
+    peer: &'a [u8],
+}
+
+impl<'a> New<'a> {
+    /// EOPNOTSUPP for a kind that is not there.
+    fn of(request: &'a Message) -> Result<Self> {
+        let info = find(&request.body, IFINFO, INFO)?.unwrap_or_default();
+        let part = |wanted| attributes(info).find(|(kind, _)| *kind == wanted).map(|one| one.1);
+        let kind = part(INFO_KIND).and_then(|name| Kind::of_name(text(name)));
+        let peer = part(INFO_DATA)
+            .and_then(|data| attributes(data).find(|(kind, _)| *kind == VETH_PEER))
+            .map_or(&[0; IFINFO][..], |(_, body)| body);
+        Ok(New { kind: kind.ok_or(Errno::EOPNOTSUPP)?, peer })
+    }
+}
+
+/// Puts a new pair into two networks.
+fn settle_pair(
+    (place, body): (&Arc<Network>, &[u8]),
+    (other_place, other): (&Arc<Network>, &[u8]),
+) -> Result {
     let ends = Interface::pair([any_hardware(), any_hardware()]);
-    settle(&other_place, &ends[1], other)?;
-    settle(&place, &ends[0], &request.body).inspect_err(|_| other_place.take(&ends[1]))
+    settle(other_place, &ends[1], other)?;
+    settle(place, &ends[0], body).inspect_err(|_| other_place.take(&ends[1]))
+}
+
+/// RTM_NEWLINK of who is in the container's own network namespace, if it names where the link is to
+/// be: both ends of a pair, in namespaces that programs made. `None` for other messages.
+pub fn make_elsewhere(request: &Message) -> Option<Result> {
+    let has_place = |kind| find(&request.body, IFINFO, kind).is_ok_and(|place| place.is_some());
+    if request.kind != LINK || !has_place(NET_NS_PID) && !has_place(NET_NS_FD) {
+        return None;
+    }
+    Some(make_pair_elsewhere(request))
+}
+
+fn make_pair_elsewhere(request: &Message) -> Result {
+    let new = New::of(request)?;
+    let place = destination(&request.body)?.ok_or(Errno::EOPNOTSUPP)?;
+    let other_place = destination(new.peer)?.ok_or(Errno::EOPNOTSUPP)?;
+    if new.kind != Kind::Veth {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    settle_pair((&place, &request.body), (&other_place, new.peer))
 }
 
 /// Puts a new link into a network, as a message says it is to be.

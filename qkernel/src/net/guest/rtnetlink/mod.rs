@@ -75,6 +75,19 @@ fn packets(request: &Message, outcome: Result<Vec<Message>>, ids: (u32, u32)) ->
     all.iter().map(|message| message.to_bytes(sequence, port)).collect()
 }
 
+/// What messages of who is in the container's own network namespace are answered with that are about
+/// namespaces which programs made; `None` for others. Changes are of those that may make them.
+pub fn answer_outside(request: &Message, ids: (u32, u32)) -> Option<Vec<Vec<u8>>> {
+    let outcome = match request.kind {
+        kind if kind == place::KIND | GET && is_dump(request) => Ok(Vec::new()),
+        kind if kind == place::KIND | GET => {
+            place::number(None, &request.body).map(|message| alloc::vec![message])
+        }
+        _ => link::make_elsewhere(request)?.map(|()| Vec::new()),
+    };
+    Some(packets(request, outcome, ids))
+}
+
 fn is_dump(request: &Message) -> bool {
     request.flags & DUMP != 0 && request.kind & 3 == GET
 }
@@ -105,7 +118,7 @@ fn answer(
         (ROUTE, NEW) => route::add(network, request).map(done),
         (ROUTE, DELETE) => route::remove(network, &request.body).map(done),
         (place::KIND, GET) if !is_dump(request) => {
-            place::number(network, &request.body).map(|message| alloc::vec![message])
+            place::number(Some(network), &request.body).map(|message| alloc::vec![message])
         }
         (RULE, GET) if is_dump(request) => Ok(rule::all(&request.body)),
         _ if EMPTY.contains(&request.kind) && is_dump(request) => Ok(Vec::new()),
