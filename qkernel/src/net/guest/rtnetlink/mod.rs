@@ -75,8 +75,8 @@ fn packets(request: &Message, outcome: Result<Vec<Message>>, ids: (u32, u32)) ->
     all.iter().map(|message| message.to_bytes(sequence, port)).collect()
 }
 
-/// What messages of who is in the container's own network namespace are answered with that are about
-/// namespaces which programs made; `None` for others. Changes are of those that may make them.
+/// What messages of who is in the container's own network namespace are answered with that are
+/// about namespaces which programs made; `None` for others. Who may change something was checked.
 pub fn answer_outside(request: &Message, ids: (u32, u32)) -> Option<Vec<Vec<u8>>> {
     let outcome = match request.kind {
         kind if kind == place::KIND | GET && is_dump(request) => Ok(Vec::new()),

@@ -39,7 +39,8 @@ pub fn named(body: &[u8], after: usize, [pid, fd]: [u16; 2]) -> Result<Option<Ar
     }
 }
 
-/// RTM_GETNSID: the number that a namespace has here, or -1. The container's own network knows none.
+/// RTM_GETNSID: the number that a namespace has here, or -1. The container's own network knows
+/// none.
 pub fn number(network: Option<&Network>, body: &[u8]) -> Result<Message> {
     let other = named(body, HEAD, [PID, FD])?.ok_or(Errno::EINVAL)?;
     let known = network::of(&other).and_then(|other| network?.known_number_of(&other));
