@@ -307,6 +307,7 @@ CASE(maps_go_through_all_namespaces) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/ns/user", pid);
     int ns = OK(open(path, O_RDONLY));
+    OK(chmod(".", 0777));
     pid_t inner = OK(fork());
     if (inner == 0) {
         OK(setns(ns, CLONE_NEWUSER));
@@ -334,7 +335,6 @@ CASE(maps_go_through_all_namespaces) {
         EQ(st.st_gid, OVERFLOW);
         _exit(0);
     }
-    OK(chmod(".", 0777));
     expect_exit(inner, 0);
     struct stat st;
     OK(stat("it", &st));
