@@ -69,18 +69,19 @@ static struct request new_link(const char *kind, const char *name) {
     end(&r, nest);
     return r;
 }
-// A pair; the second one in the namespace of `fd`, unless that is -1.
-static int pair(const char *one, const char *two, int fd) {
+// A pair, each in the namespace of its descriptor, or where who asks is, if that is -1.
+static int pair_in(const char *one, int fd_of_one, const char *two, int fd_of_two) {
     struct ifinfomsg info = {0};
     struct request r = request(RTM_NEWLINK, NEW, &info, sizeof info);
     text(&r, IFLA_IFNAME, one);
+    if (fd_of_one >= 0) word(&r, IFLA_NET_NS_FD, fd_of_one);
     struct rtattr *nest = attribute(&r, IFLA_LINKINFO, NULL, 0);
     attribute(&r, IFLA_INFO_KIND, "veth", 4);
     struct rtattr *data = attribute(&r, IFLA_INFO_DATA, NULL, 0);
     struct rtattr *peer = attribute(&r, VETH_INFO_PEER, NULL, 0);
     append(&r, &info, sizeof info);
     text(&r, IFLA_IFNAME, two);
-    if (fd >= 0) word(&r, IFLA_NET_NS_FD, fd);
+    if (fd_of_two >= 0) word(&r, IFLA_NET_NS_FD, fd_of_two);
     end(&r, peer);
     end(&r, data);
     end(&r, nest);
@@ -88,6 +89,7 @@ static int pair(const char *one, const char *two, int fd) {
     if (error == EOPNOTSUPP) skip_case("this kernel has no veth");
     return error;
 }
+static int pair(const char *one, const char *two, int fd) { return pair_in(one, -1, two, fd); }
 static struct request set_link(const char *name, unsigned flags, unsigned mask) {
     struct ifinfomsg info = {.ifi_index = if_nametoindex(name), .ifi_flags = flags, .ifi_change = mask};
     CHECK(info.ifi_index);
@@ -159,6 +161,23 @@ static void two(int fds[2]) {
     has("v1", "10.0.0.2", 24);
     up("v1");
     enter(fds[0]);
+}
+// Three namespaces: 10.0.1.1 and 10.0.2.2 with pairs to the second, where this is afterwards, with .254 of each network.
+static void three(int fds[3]) {
+    for (int i = 0; i < 3; i++) fds[i] = namespace();
+    enter(fds[0]);
+    EQ(pair("v", "v1", fds[1]), 0);
+    has("v", "10.0.1.1", 24);
+    up("v");
+    enter(fds[2]);
+    EQ(pair("v", "v2", fds[1]), 0);
+    has("v", "10.0.2.2", 24);
+    up("v");
+    enter(fds[1]);
+    has("v1", "10.0.1.254", 24);
+    has("v2", "10.0.2.254", 24);
+    up("v1");
+    up("v2");
 }
 // One link, whose other end is there, too.
 static void lone(const char *name) {
@@ -439,20 +458,9 @@ CASE(it_ends_with_its_namespace) {
     WAIT_UNTIL(!if_nametoindex("outer"));
 }
 CASE(a_gateway_between_two) {
-    int a = namespace(), b = namespace(), c = namespace();
-    enter(a);
-    EQ(pair("v", "v1", b), 0);
-    has("v", "10.0.1.1", 24);
-    up("v");
-    enter(c);
-    EQ(pair("v", "v2", b), 0);
-    has("v", "10.0.2.2", 24);
-    up("v");
-    enter(b);
-    has("v1", "10.0.1.254", 24);
-    has("v2", "10.0.2.254", 24);
-    up("v1");
-    up("v2");
+    int fds[3];
+    three(fds);
+    int a = fds[0], b = fds[1], c = fds[2];
     enter(a);
     struct sockaddr_in to = at("10.0.2.2", 80);
     int fd = OK(socket(AF_INET, SOCK_STREAM, 0));
@@ -737,21 +745,7 @@ CASE(a_pair_between_others_is_made_from_outside) {
     int outside = here(), a = namespace(), b = namespace();
     lone("own");
     enter(outside);
-    struct ifinfomsg info = {0};
-    struct request r = request(RTM_NEWLINK, NEW, &info, sizeof info);
-    text(&r, IFLA_IFNAME, "inner");
-    word(&r, IFLA_NET_NS_FD, a);
-    struct rtattr *nest = attribute(&r, IFLA_LINKINFO, NULL, 0);
-    attribute(&r, IFLA_INFO_KIND, "veth", 4);
-    struct rtattr *data = attribute(&r, IFLA_INFO_DATA, NULL, 0);
-    struct rtattr *peer = attribute(&r, VETH_INFO_PEER, NULL, 0);
-    append(&r, &info, sizeof info);
-    text(&r, IFLA_IFNAME, "outer");
-    word(&r, IFLA_NET_NS_FD, b);
-    end(&r, peer);
-    end(&r, data);
-    end(&r, nest);
-    DONE(r);
+    EQ(pair_in("inner", a, "outer", b), 0);
     EQ(if_nametoindex("inner"), 0);
     EQ(if_nametoindex("outer"), 0);
     enter(a);
@@ -760,21 +754,10 @@ CASE(a_pair_between_others_is_made_from_outside) {
     CHECK(if_nametoindex("outer"));
 }
 CASE(a_message_goes_so_many_hops) {
-    int a = namespace(), b = namespace(), c = namespace();
-    enter(a);
-    EQ(pair("v", "v1", b), 0);
-    has("v", "10.0.1.1", 24);
-    up("v");
-    enter(c);
-    EQ(pair("v", "v2", b), 0);
-    has("v", "10.0.2.2", 24);
-    up("v");
-    enter(b);
+    int fds[3];
+    three(fds);
+    int a = fds[0], c = fds[2];
     write_file("/proc/sys/net/ipv4/ip_forward", "1");
-    has("v1", "10.0.1.254", 24);
-    has("v2", "10.0.2.254", 24);
-    up("v1");
-    up("v2");
     enter(c);
     int server = bound(SOCK_DGRAM, "10.0.2.2", 53);
     enter(a);

@@ -11,8 +11,9 @@ use linux_raw_sys::general::{
     self, ANON_INODE_FS_MAGIC, IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, O_ACCMODE, O_APPEND, O_NONBLOCK,
     O_PATH, O_RDONLY, O_RDWR, O_WRONLY, S_IFIFO, S_IFSOCK, SEEK_CUR,
 };
-use qlib::PAGE_SHIFT;
+use linux_raw_sys::ioctl::FIONREAD;
 use qlib::host::STREAM;
+use qlib::{PAGE_SHIFT, Va};
 
 use super::attr::{Attributes, SetAttributes, StatFs, device};
 use super::busy::Claim;
@@ -42,6 +43,21 @@ impl Cached {
     pub fn all(bytes: usize) -> Cached {
         Cached { bytes, is_all: true }
     }
+}
+
+/// ioctl(2) of a file that tells nothing but how many bytes there are to be read (FIONREAD). ENOTTY
+/// for other requests.
+pub fn tell_unread(
+    caller: &dyn Caller,
+    command: u32,
+    argument: u64,
+    bytes: impl FnOnce() -> usize,
+) -> Result<usize> {
+    if command != FIONREAD {
+        return Err(Errno::ENOTTY);
+    }
+    let bytes = i32::try_from(bytes()).unwrap_or(i32::MAX);
+    caller.mm().write(Va(argument), &bytes).map(|()| 0)
 }
 
 /// The operations of one kind of file. All are non-blocking: EAGAIN says "wait on

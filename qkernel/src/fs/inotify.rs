@@ -10,8 +10,6 @@ use linux_raw_sys::general::{
     IN_ALL_EVENTS, IN_DELETE_SELF, IN_DONT_FOLLOW, IN_EXCL_UNLINK, IN_IGNORED, IN_MASK_ADD,
     IN_MASK_CREATE, IN_ONESHOT, IN_ONLYDIR, IN_Q_OVERFLOW,
 };
-use linux_raw_sys::ioctl::FIONREAD;
-use qlib::Va;
 
 use super::busy::Id;
 use super::dentry::Dentry;
@@ -19,6 +17,7 @@ use super::{FileOps, Location, OpenFile, Tells};
 use crate::account;
 use crate::errno::{Errno, Result};
 use crate::fs::Caller;
+use crate::fs::file::tell_unread;
 use crate::io::IoBuffer;
 use crate::sync::{Mutex, mutex};
 use crate::wait::{PollMask, WaitQueue};
@@ -260,12 +259,8 @@ impl FileOps for Inotify {
         command: u32,
         argument: u64,
     ) -> Result<usize> {
-        if command != FIONREAD {
-            return Err(Errno::ENOTTY);
-        }
-        let bytes: usize = self.state.lock().events.iter().map(Event::len).sum();
-        caller.mm().write(Va(argument), &(bytes as i32))?;
-        Ok(0)
+        let bytes = || self.state.lock().events.iter().map(Event::len).sum();
+        tell_unread(caller, command, argument, bytes)
     }
 
     fn label(&self, _file: &OpenFile) -> Vec<u8> {

@@ -11,11 +11,11 @@ use core::any::Any;
 use linux_raw_sys::general::{
     CAP_SYS_RESOURCE, O_ACCMODE, O_DIRECT, O_NONBLOCK, O_RDONLY, O_RDWR, O_WRONLY,
 };
-use linux_raw_sys::ioctl::FIONREAD;
-use qlib::{PAGE_SIZE, Va};
+use qlib::PAGE_SIZE;
 
 use crate::errno::{Errno, Result};
 use crate::fs::attr::{Attributes, SetAttributes, StatFs};
+use crate::fs::file::tell_unread;
 use crate::fs::inode::simple_statfs;
 use crate::fs::{Caller, FileOps, OpenFile, Tells};
 use crate::io::IoBuffer;
@@ -520,11 +520,7 @@ impl FileOps for PipeEnd {
         command: u32,
         argument: u64,
     ) -> Result<usize> {
-        if command != FIONREAD {
-            return Err(Errno::ENOTTY);
-        }
-        let len = i32::try_from(self.len()).unwrap_or(i32::MAX);
-        caller.mm().write(Va(argument), &len).map(|()| 0)
+        tell_unread(caller, command, argument, || self.len())
     }
 
     fn release(&self, _file: &OpenFile) {

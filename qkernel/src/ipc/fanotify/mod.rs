@@ -16,8 +16,6 @@ use alloc::vec::Vec;
 use core::any::Any;
 
 use linux_raw_sys::general::O_LARGEFILE;
-use linux_raw_sys::ioctl::FIONREAD;
-use qlib::Va;
 
 use self::abi::*;
 use self::event::{Event, Handles, METADATA_BYTES, What};
@@ -29,6 +27,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::ask::Question;
 use crate::fs::busy::{self, Id};
 use crate::fs::dentry::Dentry;
+use crate::fs::file::tell_unread;
 use crate::fs::notify::{self, Happening, Listener};
 use crate::fs::{Caller, Fd, FileOps, Location, OpenFile};
 use crate::io::IoBuffer;
@@ -295,14 +294,9 @@ impl FileOps for Group {
         command: u32,
         argument: u64,
     ) -> Result<usize> {
-        if command != FIONREAD {
-            return Err(Errno::ENOTTY);
-        }
         // As on Linux, without what follows the events.
-        let bytes = self.queue.lock().len().saturating_mul(METADATA_BYTES);
-        let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
-        caller.mm().write(Va(argument), &bytes)?;
-        Ok(0)
+        let bytes = || self.queue.lock().len().saturating_mul(METADATA_BYTES);
+        tell_unread(caller, command, argument, bytes)
     }
 
     fn label(&self, _file: &OpenFile) -> Vec<u8> {

@@ -78,6 +78,17 @@ impl Datagrams {
     }
 }
 
+/// EOPNOTSUPP for urgent bytes, which are a stream's.
+pub(super) fn check_flags(flags: u32) -> Result {
+    if flags & MSG_OOB != 0 { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+}
+
+/// The length of a message to be sent, at most `most`: EMSGSIZE.
+pub(super) fn length_of(buffer: &IoBuffer<'_>, most: usize) -> Result<usize> {
+    let length = buffer.remaining();
+    if length > most { Err(Errno::EMSGSIZE) } else { Ok(length) }
+}
+
 impl GuestSocket {
     pub(super) fn send_datagram(
         &self,
@@ -85,9 +96,7 @@ impl GuestSocket {
         flags: u32,
         to: &[u8],
     ) -> Result<usize> {
-        if flags & MSG_OOB != 0 {
-            return Err(Errno::EOPNOTSUPP);
-        }
+        check_flags(flags)?;
         let connected = {
             let mut state = self.state.lock();
             state.report()?;
@@ -96,10 +105,7 @@ impl GuestSocket {
             }
             state.remote
         };
-        let length = buffer.remaining();
-        if length > MAX_BYTES {
-            return Err(Errno::EMSGSIZE);
-        }
+        let length = length_of(buffer, MAX_BYTES)?;
         let to = match to {
             [] => connected.ok_or(Errno::EDESTADDRREQ)?,
             given => address::parse_datagram(self.domain, given)?,
@@ -153,9 +159,7 @@ impl GuestSocket {
         buffer: &mut IoBuffer<'_>,
         flags: u32,
     ) -> Result<Received> {
-        if flags & MSG_OOB != 0 {
-            return Err(Errno::EOPNOTSUPP);
-        }
+        check_flags(flags)?;
         // It is put back if it cannot be copied, which may wait for memory.
         let first = {
             let mut state = self.state.lock();

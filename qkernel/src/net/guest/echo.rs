@@ -4,10 +4,10 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use linux_raw_sys::net::{MSG_OOB, SOCK_DGRAM};
+use linux_raw_sys::net::SOCK_DGRAM;
 
 use super::address;
-use super::datagram::Arrival;
+use super::datagram::{Arrival, check_flags, length_of};
 use super::network::Network;
 use super::socket::{GuestSocket, ICMP, ICMP6, RAW, RAW_PORT, ports_of};
 use crate::errno::{Errno, Result};
@@ -74,13 +74,8 @@ impl GuestSocket {
         flags: u32,
         to: &[u8],
     ) -> Result<usize> {
-        if flags & MSG_OOB != 0 {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let length = buffer.remaining();
-        if length > MAX_BYTES {
-            return Err(Errno::EMSGSIZE);
-        }
+        check_flags(flags)?;
+        let length = length_of(buffer, MAX_BYTES)?;
         let to = match to {
             [] => self.remote().ok_or(Errno::EDESTADDRREQ)?,
             given => address::parse(self.domain, given)?,

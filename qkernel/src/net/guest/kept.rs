@@ -13,7 +13,7 @@ pub const IP6: u32 = IPPROTO_IPV6 as u32;
 pub const TCP: u32 = IPPROTO_TCP as u32;
 
 /// Not among the headers' constants.
-pub const IP_RETOPTS: u32 = 7;
+const IP_RETOPTS: u32 = 7;
 const IP_BIND_ADDRESS_NO_PORT: u32 = 24;
 
 /// What an option may be set to.

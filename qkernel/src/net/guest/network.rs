@@ -113,10 +113,15 @@ pub fn namespace_ended(number: u64) {
     sys::namespace_ended(number);
     let gone = ALL.lock().remove(&number);
     let Some(gone) = gone else { return };
-    for link in gone.links() {
-        if let Some(peer) = link.peer() {
-            peer.network().into_iter().for_each(|network| network.take(&peer));
-        }
+    gone.links().iter().for_each(|link| take_peer(link));
+}
+
+/// Takes the other one of an interface's pair, if there is one, out of where it is.
+fn take_peer(link: &Interface) {
+    if let Some(peer) = link.peer()
+        && let Some(network) = peer.network()
+    {
+        network.take(&peer);
     }
 }
 
@@ -229,9 +234,7 @@ impl Network {
         if link.kind == Kind::Loopback {
             return Err(Errno::EOPNOTSUPP);
         }
-        if let Some(peer) = link.peer() {
-            peer.network().into_iter().for_each(|network| network.take(&peer));
-        }
+        take_peer(link);
         self.take(link);
         Ok(())
     }
@@ -276,9 +279,10 @@ impl Network {
         }
         self.tell(&Event::Link(link.clone()));
         // Its pair has a carrier now, or none.
-        if let Some(peer) = link.peer() {
-            let network = peer.network().filter(|_| peer.is_up());
-            network.into_iter().for_each(|network| network.tell(&Event::Link(peer.clone())));
+        if let Some(peer) = link.peer().filter(|peer| peer.is_up())
+            && let Some(network) = peer.network()
+        {
+            network.tell(&Event::Link(peer));
         }
     }
 
