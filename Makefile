@@ -98,6 +98,16 @@ servers: build ## Twelve servers of Debian beside runc (and RUNSC=path): start, 
 	@rootfs/image.py root servers
 	@/usr/bin/python3 test-apps/servers/run.py --quark $(QUARK) $(if $(ONLY),--only "$(ONLY)") $(if $(RUNSC),--runsc $(RUNSC)) $(if $(BEFORE),--before $(BEFORE))
 
+.PHONY: languages
+languages: build ## Programs of ten languages in runc and in quark, with their services hibernated 20 times; target/languages/report.md (ONLY="Go Java", SLEEPS=n; PLATFORM=kvm)
+	@scripts/setup.sh servers
+ifeq ($(PLATFORM),kvm)
+	@/usr/bin/python3 test-apps/languages/run.py --quark $(QUARK) $(if $(ONLY),--only "$(ONLY)") --roots
+	@scripts/kvm-vm --if-needed --timeout 7200 --memory 6144 --out target/languages /usr/bin/python3 test-apps/languages/run.py --quark $(QUARK) --platform kvm $(if $(ONLY),--only "$(ONLY)") --sleeps $(or $(SLEEPS),2)
+else
+	@/usr/bin/python3 test-apps/languages/run.py --quark $(QUARK) --platform $(or $(PLATFORM),auto) $(if $(ONLY),--only "$(ONLY)") --sleeps $(or $(SLEEPS),20)
+endif
+
 .PHONY: functionbench
 functionbench: build ## FunctionBench's functions under Docker with quark, runc and runsc: cold, warm, hibernated, woken; target/functionbench/report.md (ONLY="matmul hello-node", ROUNDS=n, RUNSC=path, WITHOUT="runsc")
 	@/usr/bin/python3 test-apps/functionbench/run.py --quark $(QUARK) $(if $(ONLY),--only "$(ONLY)") $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(RUNSC),--runsc $(RUNSC)) $(if $(WITHOUT),--without "$(WITHOUT)")

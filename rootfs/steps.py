@@ -13,6 +13,7 @@ import time
 from description import Wrong
 
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+JAVA_CERTIFICATES = "/etc/ssl/certs/java/cacerts"
 # Variables by which programs trust a mirror's certificate.
 TRUST = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "npm_config_cafile")
 PASSED = re.compile(r"(PIP|NPM_CONFIG|npm_config)_.*|GOPROXY|GOSUMDB|GONOSUMDB|GOPRIVATE|(https?|no|all)_proxy|(HTTPS?|NO|ALL)_PROXY|"
@@ -120,6 +121,8 @@ class Steps:
             lent = self.lend(CERTIFICATES)
             for variable in TRUST:
                 self.environment.setdefault(variable, lent)
+        if os.path.exists(JAVA_CERTIFICATES):
+            self.environment["JAVA_TOOL_OPTIONS"] = f"-Djavax.net.ssl.trustStore={self.lend(JAVA_CERTIFICATES)}"
         if os.path.exists("/etc/pip.conf"):
             self.environment.setdefault("PIP_CONFIG_FILE", self.lend("/etc/pip.conf"))
         for path in ("/etc/npmrc", "/usr/etc/npmrc", "/usr/local/etc/npmrc"):

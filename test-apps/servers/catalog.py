@@ -8,6 +8,7 @@ import clients
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 APPS = os.path.join(HERE, "apps")
+ROOTFS = os.path.join(os.path.dirname(os.path.dirname(HERE)), "target", "rootfs", "servers")
 # Every n-th file of the static ones; a row of the others is text.
 STATIC_FILES = 100
 
@@ -40,6 +41,8 @@ class Server:
     # Its programs may gain rights by set-user-id bits and file capabilities, as those of an engine's containers may.
     gains_rights: bool = False
     more: dict = dataclasses.field(default_factory=dict)
+    environment: tuple = ()
+    rootfs: str = ROOTFS
 
     def made_client(self, address):
         return self.client(address, self.port, **self.more)

@@ -1,4 +1,4 @@
-"""Where a server runs: a network namespace with a veth pair, the root file system under a writable layer, a bundle."""
+"""Where a program runs: a network namespace with a veth pair, its root file system under a writable layer, a bundle."""
 import os
 import resource
 import shutil
@@ -13,9 +13,10 @@ sys.path.insert(0, os.path.join(ROOT, "rootfs"))
 import bundle  # noqa: E402
 from harness import runtimes  # noqa: E402
 
+# What is written for a while; `begin` makes it.
 SCRATCH = os.path.join(ROOT, "target", "servers", "scratch")
-ROOTFS = os.path.join(ROOT, "target", "rootfs", "servers")
-READY_LIMIT_S = 90
+# A machine that is emulated is slower.
+READY_LIMIT_S = 90 * int(os.environ.get("QUARK_TEST_SLOWNESS", "1"))
 # As many as an engine gives, or the most that is ours to give.
 DESCRIPTORS = min(65536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 ENTERED = "QUARK_SERVERS_ENTERED"
@@ -26,7 +27,7 @@ def enter():
     if os.environ.get(ENTERED):
         return
     if os.geteuid() != 0:
-        raise SystemExit("make servers needs root (namespaces, mounts): run it with sudo")
+        raise SystemExit("this needs root (namespaces, mounts): run it with sudo")
     os.environ[ENTERED] = "1"
     os.execvp("unshare", ["unshare", "--net", "--mount", "--propagation", "private", sys.executable, *sys.argv])
 
@@ -61,7 +62,8 @@ def ready_s(container, client):
 
 
 class Place:
-    """The network and the file system of one container. A context manager: gone at the end."""
+    """The network and the file system of one container. A context manager: gone at the end. `server` is a `catalog.Server`, or has what
+    is used of one."""
     made = 0
 
     def __init__(self, runtime, server):
@@ -77,7 +79,7 @@ class Place:
         for name in ("upper", "work", "root"):
             os.makedirs(os.path.join(self.directory, name))
         host("mount", "-t", "overlay", "overlay", "-o",
-             f"lowerdir={ROOTFS},upperdir={self.directory}/upper,workdir={self.directory}/work", self.root)
+             f"lowerdir={self.server.rootfs},upperdir={self.directory}/upper,workdir={self.directory}/work", self.root)
         self.users = {}
         with open(os.path.join(self.root, "etc/passwd")) as f:
             for line in f:
@@ -108,12 +110,12 @@ class Place:
         subprocess.run(["umount", "-l", self.root], capture_output=True)
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def start(self):
-        """The container, just started."""
+    def start(self, begins=True):
+        """The container, just started, or with the command that would start it."""
         uid, gid = self.users[self.server.user]
         path = os.path.join(self.directory, "bundle")
         bundle.write(path, rootfs=self.root, args=self.server.arguments, cwd=self.server.cwd, uid=uid, gid=gid,
-                     groups=self.groups, hostname=self.server.name, network=f"/run/netns/q{self.number}", descriptors=DESCRIPTORS,
+                     env=self.server.environment, groups=self.groups, hostname=self.server.name, network=f"/run/netns/q{self.number}", descriptors=DESCRIPTORS,
                      no_new_privileges=not self.server.gains_rights,
                      cgroup_path=f"{runtimes.CGROUP}/{self.runtime.name}-{self.name}")
-        return runtimes.Container(self.runtime, self.name, path)
+        return runtimes.Container(self.runtime, self.name, path, begins=begins)

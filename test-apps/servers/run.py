@@ -11,78 +11,22 @@ is put to sleep 20 times and woken by a request. Needs root. Exit code 1: a serv
 import argparse
 import json
 import os
-import random
 import shutil
-import statistics
 import sys
-import time
 
 import place
 
 from harness import runtimes  # noqa: E402: place.py shows where it is
 
 import catalog
+import life
 import logins
 import report
 import throughput
 
-WARM_UP, WARM = 30, 100
-
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
-
-
-def timed(client):
-    began = time.perf_counter()
-    client.request()
-    return (time.perf_counter() - began) * 1e3
-
-
-def sleeps(container, client, count, found):
-    """Puts it to sleep `count` times, and wakes it by a request each."""
-    asleep, awake = [], []
-    for n in range(count):
-        container.kill("STOP")
-        state = container.state().get("hibernation")
-        if state != "Hibernated":
-            raise runtimes.Failed(f"sleep {n + 1}: the state is {state}, not Hibernated")
-        asleep.append(container.memory()["cgroup_bytes"])
-        time.sleep(random.uniform(0, 0.05))
-        if container.state().get("hibernation") != "Hibernated":
-            raise runtimes.Failed(f"sleep {n + 1}: it woke before it was asked")
-        found["first_answers_ms"].append(timed(client))
-        # What is needed a little later comes back too.
-        client.request()
-        awake.append(container.memory()["cgroup_bytes"])
-    found["asleep_bytes"], found["woken_bytes"] = statistics.median(asleep), statistics.median(awake)
-
-
-def life(runtime, server, count):
-    """One container's life; what was found, with "failed" if it ended early."""
-    found = {"first_answers_ms": []}
-    try:
-        with place.Place(runtime, server) as where:
-            client = server.made_client(where.address)
-            client.key = os.path.join(where.root, "root/.ssh/id_ed25519")
-            with where.start() as container:
-                try:
-                    found["ready_ms"] = place.ready_s(container, client) * 1e3
-                    client.load()
-                    for _ in range(WARM_UP):
-                        client.request()
-                    found["warm_request_ms"] = statistics.median(timed(client) for _ in range(WARM))
-                    found["warm_bytes"] = container.memory()["cgroup_bytes"]
-                    if runtime.name == "quark":
-                        sleeps(container, client, count, found)
-                except Exception as error:  # noqa: BLE001: the next server is to be tried whatever a driver throws
-                    found["failed"] = f"{type(error).__name__}: {error}"
-                    found["output"] = container.output()
-                finally:
-                    client.close()
-    except runtimes.Failed as error:
-        found["failed"] = str(error)
-    return found
 
 
 def main():
@@ -116,7 +60,7 @@ def main():
             for runtime in all_of_them:
                 if runtime.name == "before":
                     continue
-                found = life(runtime, server, options.sleeps)
+                found = life.life(runtime, server, options.sleeps)
                 result["servers"].setdefault(server.name, {})[runtime.name] = found
                 say(f"{server.name} on {runtime.name}: {report.one_line(found)}")
         differences = []

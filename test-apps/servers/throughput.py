@@ -15,7 +15,7 @@ CLIENTS = 16
 
 def chrooted(*arguments):
     """A load program of the same root file system, on the host."""
-    done = subprocess.run(["chroot", place.ROOTFS, *arguments], capture_output=True, text=True, timeout=180)
+    done = subprocess.run(["chroot", catalog.ROOTFS, *arguments], capture_output=True, text=True, timeout=180)
     if done.returncode:
         raise runtimes.Failed(f"{' '.join(arguments)}: {(done.stderr or done.stdout).strip()[-300:]}")
     return done.stdout
