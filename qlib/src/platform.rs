@@ -335,6 +335,9 @@ pub const RESUME_GO: u32 = 3;
 pub const RESUME_HOLD: u32 = 4;
 /// The thread ends (its host task exits). No further trap comes.
 pub const RESUME_EXIT: u32 = 5;
+/// Answers a sched_yield(2) with 0, as [`RESUME_RETURN`] does. Nobody watches the thread's calls: as
+/// long as it makes no others, the platform may answer its next ones of this kind itself.
+pub const RESUME_YIELDED: u32 = 6;
 
 /// True if a patched call site may hand over system call `nr` of x86-64 without a trap. Not those
 /// that need the thread's registers, end it, or change its mappings: for these the thread must be

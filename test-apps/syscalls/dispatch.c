@@ -283,6 +283,19 @@ CASE(sites_that_are_used_much) {
     for (int i = 0; i < 20000; i++) EQ(syscall(SYS_getppid), parent);
 }
 
+CASE(yields_in_a_row) {
+    handle();
+    for (int i = 0; i < 30000; i++) ZERO(sched_yield());
+    OK(dispatch(PR_SYS_DISPATCH_ON, 0, 0, &selector));
+    for (int i = 1; i <= 2000; i++) {
+        for (int n = 0; n < 3; n++) ZERO(sched_yield());
+        selector = BLOCK;
+        int got = sched_yield();
+        if (got != 4711 || seen.count != i) FAIL("%d: %d, %d signals", i, got, seen.count);
+    }
+    OK(dispatch(PR_SYS_DISPATCH_OFF, 0, 0, NULL));
+}
+
 CASE(it_is_asked_before_filters) {
     handle();
     OK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));

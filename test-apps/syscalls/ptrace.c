@@ -685,6 +685,47 @@ CASE(text_is_read_as_the_program_has_it) {
     ends_with(pid, 16);
 }
 
+CASE(yields_in_a_row_are_seen) {
+    enum { COUNT = 50 };
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        for (int i = 0; i < 30000; i++) sched_yield();
+        OK(request(PTRACE_TRACEME, 0, 0, 0));
+        raise(SIGSTOP);
+        for (int i = 0; i < COUNT; i++) sched_yield();
+        _exit(18);
+    }
+    stops_by(pid, SIGSTOP);
+    int seen = 0;
+    for (;;) {
+        OK(request(PTRACE_SYSCALL, pid, 0, 0));
+        int status = next(pid);
+        if (WIFEXITED(status)) break;
+        seen += registers(pid).orig_rax == SYS_sched_yield;
+    }
+    EQ(seen, 2 * COUNT);
+}
+
+// One that does nothing but yield is attached to.
+CASE(who_yields_all_the_time_is_stopped) {
+    pid_t pid = OK(fork());
+    if (pid == 0)
+        for (;;) sched_yield();
+    for (int round = 0; round < 20; round++) {
+        sleep_ms(2);
+        OK(request(PTRACE_ATTACH, pid, 0, 0));
+        stops_by(pid, SIGSTOP);
+        for (int i = 0; i < 20; i++) {
+            OK(request(PTRACE_SYSCALL, pid, 0, 0));
+            stops_by(pid, SIGTRAP);
+            EQ(registers(pid).orig_rax, SYS_sched_yield);
+        }
+        OK(request(PTRACE_DETACH, pid, 0, 0));
+    }
+    OK(kill(pid, SIGKILL));
+    EQ(OK(waitpid(pid, NULL, 0)), pid);
+}
+
 static void steps_over_call(bool often) {
     pid_t pid = OK(fork());
     if (pid == 0) {

@@ -183,6 +183,12 @@ CASE(patched_call_sites) {
     for (int i = 0; i < 20000; i++) EQ(syscall(SYS_getuid), 0);
 }
 
+CASE(yields_in_a_row) {
+    for (int i = 0; i < 30000; i++) ZERO(sched_yield());
+    give(SYS_sched_yield, SECCOMP_RET_ERRNO | 77);
+    for (int i = 0; i < 20000; i++) ERR(sched_yield(), 77);
+}
+
 static volatile struct {
     int signo, code, error, nr;
     unsigned arch;

@@ -1151,3 +1151,60 @@ CASE(futex_of_a_file_mapped_read_only_and_writable) {
     EQ(futex((void *)&mine[1], FUTEX_WAKE, 1, NULL, NULL, 0), 1);
     expect_exit(pid, 0);
 }
+
+// A turn that goes around, by yielding alone, on one processor and on all.
+static atomic_int turn;
+enum { IN_TURN = 5, TURNS = 300 };
+
+static void *takes_turns(void *argument) {
+    for (int n = 0; n < TURNS; n++) {
+        while (atomic_load(&turn) != (long)argument) sched_yield();
+        atomic_store(&turn, (int)((long)argument + 1) % IN_TURN);
+    }
+    return NULL;
+}
+
+static void take_turns(void) {
+    pthread_t threads[IN_TURN];
+    for (long i = 0; i < IN_TURN; i++) threads[i] = start(takes_turns, (void *)i);
+    for (int i = 0; i < IN_TURN; i++) join(threads[i]);
+    EQ(turn, 0);
+}
+
+CASE(threads_that_yield_take_turns) {
+    take_turns();
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    OK(sched_setaffinity(0, sizeof one, &one));
+    take_turns();
+}
+
+static volatile int rang;
+
+static void rings(int signo) { rang += signo == SIGALRM; }
+
+// What a signal finds, and leaves, in the middle of calls that come in rows.
+CASE(yields_change_no_register) {
+    struct sigaction action = {.sa_handler = rings};
+    OK(sigaction(SIGALRM, &action, NULL));
+    struct itimerval often = {{0, 500}, {0, 500}};
+    OK(setitimer(ITIMER_REAL, &often, NULL));
+    for (int i = 0; rang < 300; i++) {
+        long rax, rdi = 0x1111, rsi = 0x2222, rdx = i;
+        register long r8 __asm__("r8") = 0x3333;
+        unsigned char carry, overflow, parity;
+        __asm__ volatile("mov $0x7f, %%cl\n add $1, %%cl\n stc\n mov $24, %%eax\n syscall\n setc %1\n seto %2\n setp %3"
+                         : "=&a"(rax), "=&q"(carry), "=&q"(overflow), "=&q"(parity), "+D"(rdi), "+S"(rsi), "+d"(rdx), "+r"(r8)
+                         :
+                         : "rcx", "r11", "cc", "memory");
+        EQ(rax, 0);
+        EQ(carry, 1);
+        EQ(overflow, 1);
+        EQ(parity, 0);
+        EQ(rdi, 0x1111);
+        EQ(rsi, 0x2222);
+        EQ(rdx, i);
+        EQ(r8, 0x3333);
+    }
+}

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use qlib::platform::{
-    DeferredOp, MAX_TOUCHED_PAGES, RESUME_EXIT, RESUME_GO, RESUME_HOLD, RESUME_REGS, RESUME_RETURN,
+    DeferredOp, MAX_TOUCHED_PAGES, RESUME_EXIT, RESUME_GO, RESUME_HOLD, RESUME_REGS, RESUME_RETURN, RESUME_YIELDED,
     Resume, UserRegs,
 };
 use qlib::{Gpa, Va};
@@ -64,6 +64,9 @@ impl Drop for SpaceHandle {
 pub enum Go<'a> {
     /// Answer the system call.
     Return(i64),
+    /// Answer sched_yield(2), and the thread's next ones without asking, until it makes another
+    /// call.
+    Yielded,
     /// With these registers.
     Regs(&'a UserRegs),
     /// As it is.
@@ -94,6 +97,7 @@ impl ThreadHandle {
     pub fn resume(&self, root: Gpa, go: Go<'_>, ops: &[DeferredOp]) {
         let (kind, value, regs) = match go {
             Go::Return(value) => (RESUME_RETURN, value, UserRegs::default()),
+            Go::Yielded => (RESUME_YIELDED, 0, UserRegs::default()),
             Go::Regs(regs) => (RESUME_REGS, 0, *regs),
             Go::Continue => (RESUME_GO, 0, UserRegs::default()),
             Go::Hold => (RESUME_HOLD, 0, UserRegs::default()),

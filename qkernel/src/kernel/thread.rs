@@ -8,7 +8,7 @@ use core::result;
 use core::sync::atomic::Ordering;
 use core::task::Poll;
 
-use linux_raw_sys::general::{SIGSEGV, SIGSYS, SYS_USER_DISPATCH};
+use linux_raw_sys::general::{__NR_sched_yield, SIGSEGV, SIGSYS, SYS_USER_DISPATCH};
 use linux_raw_sys::ptrace::PTRACE_EVENT_EXIT;
 use qlib::platform::{TRAP_DEAD, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP_SYSCALL, Trap};
 use qlib::seccomp::{ARCH, Call};
@@ -36,6 +36,8 @@ use crate::task::{
 use crate::wait::Sleeper;
 use crate::{executor, klog, log, mm, syscall, time, urgent};
 
+const SCHED_YIELD: u64 = __NR_sched_yield as u64;
+
 /// A trap of some thread arrived: served here and now if nothing is to be waited for, else by the
 /// thread's task.
 pub fn on_trap(trap: &Trap) {
@@ -61,6 +63,9 @@ fn take(thread: &Arc<Thread>, trap: &Trap, alone: bool) {
     }
     let next = match trap.kind {
         _ if !alone || pays || pause::is_paused() || thread.is_dying() => Next::Task(None),
+        TRAP_SYSCALL if trap.nr == SCHED_YIELD && yields_now(thread, &call_of(trap)) => {
+            return thread.user.resume(&thread.mm(), Go::Yielded);
+        }
         TRAP_SYSCALL => match freeze_now(thread, trap.nr, &trap.args) {
             Ok(frozen) => call_now(thread, &call_of(trap), frozen, may_go_now),
             Err(MustWait) => Next::Task(None),
@@ -73,6 +78,20 @@ fn take(thread: &Arc<Thread>, trap: &Trap, alone: bool) {
         Next::Go(_) => thread.user.resume(&thread.mm(), Go::Continue),
         Next::Task(served) => thread.user.notify(Arrived { trap: *trap, served, pays }),
     }
+}
+
+/// Serves sched_yield(2) where each thread has one of the host's: others run while it waits for the
+/// answer. Not if somebody may want to see the calls after this one. Whether the thread goes on.
+fn yields_now(thread: &Arc<Thread>, call: &Call) -> bool {
+    let is_watched =
+        !thread.seccomp.lets_all_pass(call) || thread.trace.is_on() || thread.dispatch.is_on();
+    let goes_on = !is_watched && thread.lost.lock().is_empty() && may_go_now(thread);
+    if goes_on {
+        claim(thread);
+        thread.count_syscall();
+        trace(thread, call.nr, &call.args, &Outcome::Returns(Ok(0)));
+    }
+    goes_on
 }
 
 /// The system call of a trap.

@@ -246,6 +246,11 @@ impl State {
         !self.is_on() || self.allowed.has(call.nr) || matches!(self.verdict(call), Verdict::Pass)
     }
 
+    /// The same of this call and of all with its number, whatever their arguments are.
+    pub fn lets_all_pass(&self, call: &Call) -> bool {
+        self.lets_pass(call) && (!self.is_on() || self.allowed.has(call.nr))
+    }
+
     /// True if the filters allow a call whatever its arguments are.
     fn always_allows(&self, filter: &Filter, nr: u64) -> bool {
         if nr < NUMBERS as u64 && !self.known.has(nr) {

@@ -6,7 +6,7 @@ use core::cell::{Cell, UnsafeCell};
 use qlib::Gpa;
 use qlib::platform::{
     DeferredOp, EVENT_TRAP, Event, OP_SET_FS, OP_SET_GS, RESUME_EXIT, RESUME_GO, RESUME_HOLD,
-    RESUME_REGS, RESUME_RETURN, Resume, TRAP_STOPPED, TRAP_SYNCED, Trap,
+    RESUME_REGS, RESUME_RETURN, RESUME_YIELDED, Resume, TRAP_STOPPED, TRAP_SYNCED, Trap,
 };
 use x86_64::registers::model_specific::{FsBase, KernelGsBase};
 
@@ -259,7 +259,7 @@ pub(super) unsafe extern "C" fn thread_resume(handle: u64, resume: *const Resume
         }
     }
     match resume.kind {
-        RESUME_RETURN => {
+        RESUME_RETURN | RESUME_YIELDED => {
             // SAFETY: it is stopped, and the kernel lock is held.
             unsafe { (*thread.context()).rax = resume.value as u64 };
             thread.in_syscall.set(false);

@@ -32,6 +32,12 @@ const MAX_ROW: u32 = 1 << 10;
 /// The same where looking cannot pay.
 const MAX_ROW_INSIDE: u32 = 1 << 13;
 
+/// The fewest calls of sched_yield(2) that a thread answers itself, and the most.
+const MIN_YIELDS: u32 = 8;
+const MAX_YIELDS: u32 = 1 << 10;
+/// More than one of them takes with what is between two.
+const YIELD: Duration = Duration::from_micros(2);
+
 thread_local! {
     /// The space whose receiver this thread is; 0 for none's.
     static RECEIVER_OF: Cell<u32> = const { Cell::new(0) };
@@ -98,6 +104,36 @@ impl Row {
     }
 }
 
+/// How often a thread that spins by sched_yield(2) may answer itself before it calls again, so that
+/// others get its processor: as often as it has just waited in vain, so that whom it waits for is
+/// kept from a processor no longer than it has had to wait for anyway.
+#[derive(Debug, Default)]
+pub struct Yields {
+    /// What it has been given last; 0 after any other call.
+    given: u32,
+    at: Option<Instant>,
+}
+
+impl Yields {
+    /// Its call is answered at `now`; how many of the next it answers itself.
+    fn next(&mut self, now: Instant) -> u32 {
+        let most = YIELD * self.given + ROW / 4;
+        let goes_on = self.at.is_some_and(|at| now.duration_since(at) < most);
+        self.given = if goes_on { (2 * self.given).min(MAX_YIELDS) } else { MIN_YIELDS };
+        self.at = Some(now);
+        self.given
+    }
+
+    /// Its call is answered, which was one to yield and nobody watches, or not. How many of the next
+    /// it answers itself, if that is to be written down.
+    pub fn answered(&mut self, yielded: bool) -> Option<u32> {
+        if yielded {
+            return Some(self.next(Instant::now()));
+        }
+        (std::mem::take(&mut self.given) != 0).then_some(0)
+    }
+}
+
 /// Why a receiver no longer looks at slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -126,6 +162,10 @@ impl Shared {
     pub(super) fn could_be_fast(&self, space: &Space, row: &mut Row, event: &Event) -> bool {
         let trap = &event.trap;
         if event.kind != EVENT_TRAP || trap.kind != TRAP_SYSCALL || !may_be_fast(trap.nr) {
+            return false;
+        }
+        // Who yields is not served sooner by one who takes a processor for it.
+        if trap.nr == libc::SYS_sched_yield as u64 {
             return false;
         }
         if self.fast_calls == FastCalls::Eager {
@@ -218,6 +258,7 @@ impl SpaceState {
         if thread.clones.is_empty() && plan.is_plain_answer() {
             thread.call = None;
             thread.phase = Phase::User;
+            set_yields(space, thread, plan.yielded);
             return answer_in_slot(space, thread.slot, plan.value);
         }
         self.kick_out(space, shared, number, Pending::Resume(Box::new(plan)));
@@ -292,6 +333,13 @@ pub fn is_in_state(space: &Space, slot: u32, state: u32) -> bool {
     space.area.word(slot, FAST_STATE).load(Ordering::Acquire) == state
 }
 
+/// A thread's call is answered: how often it yields by itself from here on.
+pub fn set_yields(space: &Space, thread: &mut Thread, yielded: bool) {
+    if let Some(count) = thread.yields.answered(yielded) {
+        space.area.word(thread.slot, FAST_YIELDS).store(count, Ordering::Relaxed);
+    }
+}
+
 /// Puts the answer to a fast call where its thread finds it.
 pub fn answer_in_slot(space: &Space, slot: u32, value: i64) {
     space.area.write_u64(slot, FAST_ARGS, value as u64);
@@ -316,6 +364,23 @@ mod tests {
         }
         now += 2 * ROW;
         assert!(!row.goes_on(now), "the row begins anew");
+    }
+
+    #[test]
+    fn who_yields_in_vain_does_so_longer_by_itself() {
+        let mut yields = Yields::default();
+        let mut now = Instant::now();
+        let mut given = Vec::new();
+        for _ in 0..10 {
+            given.push(yields.next(now));
+            now += YIELD / 2 * given[given.len() - 1];
+        }
+        assert_eq!(given, [8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024]);
+        now += Duration::from_millis(10);
+        assert_eq!(yields.next(now), MIN_YIELDS, "it did something else meanwhile");
+        assert_eq!(yields.answered(false), Some(0));
+        assert_eq!(yields.answered(false), None, "it is written down once");
+        assert_eq!(yields.answered(true), Some(MIN_YIELDS));
     }
 
     #[test]

@@ -77,6 +77,10 @@ pub const FAST_STATE: u64 = FAST_ARGS + 60;
 pub const FAST_FLAGS: u64 = FAST_ARGS + 64;
 /// Not 0: a receiver looks at this slot. 32 bits.
 pub const FAST_ON: u64 = FAST_ARGS + 72;
+/// How many more calls of sched_yield(2) the thread answers itself. 32 bits.
+pub const FAST_YIELDS: u64 = FAST_ARGS + 76;
+/// How often it pauses in one, some 0.3 µs.
+pub const YIELD_PAUSES: u32 = 16;
 /// Written by the stub thread: there is a call. A bit that no other state has, so the thread can
 /// withdraw it in one instruction.
 pub const FAST_REQUEST: u32 = 1;

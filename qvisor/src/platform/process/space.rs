@@ -165,6 +165,7 @@ impl Space {
             clones: Vec::new(),
             room,
             unproven: None,
+            yields: fast::Yields::default(),
             answered_inside: false,
             dropped: false,
         };
@@ -623,6 +624,7 @@ impl SpaceState {
             thread.call = None;
             thread.phase = Phase::User;
             thread.answered_inside = fast::answers_another(space.id);
+            fast::set_yields(space, thread, plan.yielded);
             if call.fast {
                 fast::answer_in_slot(space, thread.slot, plan.value);
             }
@@ -666,6 +668,7 @@ impl SpaceState {
         let area = &space.area;
         let Some(thread) = self.threads.get_mut(&number) else { return };
         thread.parked_unasked = false;
+        fast::set_yields(space, thread, false);
         match plan.kind {
             RESUME_RETURN if thread.call.take().is_some() => {
                 thread.frame.set_rax(area, plan.value as u64)

@@ -511,6 +511,9 @@ quark_stub_fast_takes_rax:
     mov %eax, {FAST_FLAGS}(%rcx)
     .globl quark_stub_fast_takes_flags
 quark_stub_fast_takes_flags:
+    cmpl ${SYS_SCHED_YIELD}, {FAST_NR}(%rcx)
+    je 18f
+19:
     cmpl $0, {FAST_ON}(%rcx)
     je quark_stub_fast_slow
     mov {FAST_NR}(%rcx), %eax
@@ -559,6 +562,21 @@ quark_stub_fast_slow:
     sahf
     mov {FAST_NR}(%rcx), %eax
     jmp *%r11
+    # This one the thread may answer itself, some times in a row.
+18: decl {FAST_YIELDS}(%rcx)
+    js 20f
+    mov ${YIELD_PAUSES}, %eax
+21: pause
+    dec %eax
+    jnz 21b
+    mov {FAST_FLAGS}(%rcx), %eax
+    add $0x7f, %al
+    sahf
+    mov $0, %eax
+    lea 2(%r11), %rcx
+    jmp *%rcx
+20: movl $0, {FAST_YIELDS}(%rcx)
+    jmp 19b
     .globl quark_stub_fast_end
 quark_stub_fast_end:
 
@@ -751,6 +769,9 @@ quark_stub_end:
     FAST_REQUEST_BIT = const FAST_REQUEST.trailing_zeros(),
     FAST_DONE = const FAST_DONE,
     FAST_SLEEP = const FAST_SLEEP,
+    FAST_YIELDS = const FAST_YIELDS,
+    YIELD_PAUSES = const YIELD_PAUSES,
+    SYS_SCHED_YIELD = const libc::SYS_sched_yield,
     FAST_SPINS = const FAST_SPINS,
     FAST_WAIT_NR = const FAST_WAIT_NR,
     FAST_CALLS = const FAST_CALLS,
