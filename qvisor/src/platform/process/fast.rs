@@ -9,6 +9,7 @@
 //! nothing ([`Trap::unproven`]).
 
 use std::cell::Cell;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -35,8 +36,8 @@ const MAX_ROW_INSIDE: u32 = 1 << 13;
 /// The fewest calls of sched_yield(2) that a thread answers itself, and the most.
 const MIN_YIELDS: u32 = 8;
 const MAX_YIELDS: u32 = 1 << 10;
-/// More than one of them takes with what is between two.
-const YIELD: Duration = Duration::from_micros(2);
+/// What a call takes that is answered from outside, and more.
+const ANSWER: Duration = Duration::from_micros(15);
 
 thread_local! {
     /// The space whose receiver this thread is; 0 for none's.
@@ -104,9 +105,10 @@ impl Row {
     }
 }
 
-/// How often a thread that spins by sched_yield(2) may answer itself before it calls again, so that
-/// others get its processor: as often as it has just waited in vain, so that whom it waits for is
-/// kept from a processor no longer than it has had to wait for anyway.
+/// How often a thread that spins by sched_yield(2) may answer itself before it calls again, by which
+/// others get its processor: twice as often each time that it has spun all the while, so that whom
+/// it waits for is kept from a processor no longer than it has had to wait for anyway; few times
+/// again when it has not, for then it found what it waited for, or others want its processor.
 #[derive(Debug, Default)]
 pub struct Yields {
     /// What it has been given last; 0 after any other call.
@@ -115,11 +117,11 @@ pub struct Yields {
 }
 
 impl Yields {
-    /// Its call is answered at `now`; how many of the next it answers itself.
-    fn next(&mut self, now: Instant) -> u32 {
-        let most = YIELD * self.given + ROW / 4;
-        let goes_on = self.at.is_some_and(|at| now.duration_since(at) < most);
-        self.given = if goes_on { (2 * self.given).min(MAX_YIELDS) } else { MIN_YIELDS };
+    /// Its call is answered at `now`; how many of the next it answers itself. `one`: what one takes.
+    fn next(&mut self, now: Instant, one: Duration) -> u32 {
+        let most = one * self.given * 3 / 2 + ANSWER;
+        let has_spun = self.at.is_some_and(|at| now.duration_since(at) < most);
+        self.given = if has_spun { (2 * self.given).min(MAX_YIELDS) } else { MIN_YIELDS };
         self.at = Some(now);
         self.given
     }
@@ -128,10 +130,24 @@ impl Yields {
     /// it answers itself, if that is to be written down.
     pub fn answered(&mut self, yielded: bool) -> Option<u32> {
         if yielded {
-            return Some(self.next(Instant::now()));
+            return Some(self.next(Instant::now(), one_yield()));
         }
         (std::mem::take(&mut self.given) != 0).then_some(0)
     }
+}
+
+/// What one takes that a thread answers itself (`quark_stub_fast`): mostly its pauses, which depend
+/// on the processor. Measured once.
+fn one_yield() -> Duration {
+    const TIMES: u32 = 32;
+    const TRIES: u32 = 4;
+    static ONE: OnceLock<Duration> = OnceLock::new();
+    let measured = || {
+        let began = Instant::now();
+        (0..TIMES * YIELD_PAUSES).for_each(|_| std::hint::spin_loop());
+        began.elapsed() / TIMES
+    };
+    *ONE.get_or_init(|| (0..TRIES).map(|_| measured()).min().unwrap_or_default())
 }
 
 /// Why a receiver no longer looks at slots.
@@ -368,16 +384,18 @@ mod tests {
 
     #[test]
     fn who_yields_in_vain_does_so_longer_by_itself() {
+        let one = Duration::from_nanos(350);
         let mut yields = Yields::default();
         let mut now = Instant::now();
         let mut given = Vec::new();
         for _ in 0..10 {
-            given.push(yields.next(now));
-            now += YIELD / 2 * given[given.len() - 1];
+            given.push(yields.next(now, one));
+            now += one * given[given.len() - 1] + ANSWER / 2;
         }
         assert_eq!(given, [8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024]);
-        now += Duration::from_millis(10);
-        assert_eq!(yields.next(now), MIN_YIELDS, "it did something else meanwhile");
+        // Another one had its processor for as long.
+        now += one * MAX_YIELDS;
+        assert_eq!(yields.next(now, one), MIN_YIELDS);
         assert_eq!(yields.answered(false), Some(0));
         assert_eq!(yields.answered(false), None, "it is written down once");
         assert_eq!(yields.answered(true), Some(MIN_YIELDS));
