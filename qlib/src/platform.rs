@@ -152,6 +152,10 @@ pub struct PlatformOps {
     /// Has a thread run on the CPUs of a set only, a bit each, of which one at least exists; all
     /// set: anywhere. 0, or -ENOSYS on a platform that does not decide where user code runs.
     pub thread_bind: unsafe extern "C" fn(thread: u64, cpus: u64) -> i64,
+    /// Nobody watches the thread's calls: the platform may have it answer gettid(2) itself with
+    /// `tid`, getpid(2) with `pid`, and sched_yield(2). Both 0: the kernel is to see them again,
+    /// from now on.
+    pub thread_answers: unsafe extern "C" fn(thread: u64, tid: u32, pid: u32),
     /// Copies the floating-point and vector state of a stopped thread to `buf`; its length, or a
     /// negative errno. The format is the one of a Linux signal frame's `fpstate` (XSAVE with the
     /// software-reserved words).
@@ -335,9 +339,6 @@ pub const RESUME_GO: u32 = 3;
 pub const RESUME_HOLD: u32 = 4;
 /// The thread ends (its host task exits). No further trap comes.
 pub const RESUME_EXIT: u32 = 5;
-/// Answers a sched_yield(2) with 0, as [`RESUME_RETURN`] does. Nobody watches the thread's calls: as
-/// long as it makes no others, the platform may answer its next ones of this kind itself.
-pub const RESUME_YIELDED: u32 = 6;
 
 /// True if a patched call site may hand over system call `nr` of x86-64 without a trap. Not those
 /// that need the thread's registers, end it, or change its mappings: for these the thread must be

@@ -283,6 +283,18 @@ CASE(sites_that_are_used_much) {
     for (int i = 0; i < 20000; i++) EQ(syscall(SYS_getppid), parent);
 }
 
+CASE(who_it_is_in_a_row) {
+    handle();
+    for (int i = 0; i < 30000; i++) EQ(gettid(), getpid());
+    OK(dispatch(PR_SYS_DISPATCH_ON, 0, 0, &selector));
+    for (int i = 1; i <= 4000; i++) {
+        selector = BLOCK;
+        int got = i % 2 ? gettid() : getpid();
+        if (got != 4711 || seen.count != i) FAIL("%d: %d, %d signals", i, got, seen.count);
+    }
+    OK(dispatch(PR_SYS_DISPATCH_OFF, 0, 0, NULL));
+}
+
 CASE(yields_in_a_row) {
     handle();
     for (int i = 0; i < 30000; i++) ZERO(sched_yield());

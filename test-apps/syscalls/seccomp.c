@@ -2,6 +2,7 @@
 #include "harness.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <ucontext.h>
 #include <linux/audit.h>
@@ -187,6 +188,48 @@ CASE(yields_in_a_row) {
     for (int i = 0; i < 30000; i++) ZERO(sched_yield());
     give(SYS_sched_yield, SECCOMP_RET_ERRNO | 77);
     for (int i = 0; i < 20000; i++) ERR(sched_yield(), 77);
+}
+
+CASE(who_it_is_in_a_row) {
+    for (int i = 0; i < 30000; i++) EQ(gettid(), getpid());
+    give(SYS_gettid, SECCOMP_RET_ERRNO | 77);
+    // The C library takes for granted that it cannot fail.
+    for (int i = 0; i < 20000; i++) EQ(gettid(), -77);
+    for (int i = 0; i < 20000; i++) CHECK(getpid() > 1);
+    give(SYS_getpid, SECCOMP_RET_ERRNO | 78);
+    for (int i = 0; i < 20000; i++) EQ(getpid(), -78);
+}
+
+static atomic_int round_begun, round_ended;
+
+static void *asks_who_it_is(void *arg) {
+    int own = gettid();
+    while (!round_begun) {
+        int got = gettid();
+        if ((got != own && got != -77) || sched_yield() != 0) return "changed";
+    }
+    // From here on there is a filter.
+    for (int i = 0; i < 5000; i++) {
+        if (gettid() != -77) return "not filtered: gettid";
+        if (sched_yield() != 0) return "filtered: sched_yield";
+    }
+    round_ended++;
+    return arg;
+}
+
+CASE(a_filter_for_all_threads_is_there_at_once) {
+    no_new_privs();
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) ZERO(pthread_create(&threads[i], NULL, asks_who_it_is, NULL));
+    sleep_ms(100);
+    OK(restrict_one(SECCOMP_FILTER_FLAG_TSYNC, SYS_gettid, SECCOMP_RET_ERRNO | 77));
+    round_begun = 1;
+    for (int i = 0; i < 4; i++) {
+        void *wrong;
+        ZERO(pthread_join(threads[i], &wrong));
+        if (wrong) FAIL("%s", (char *)wrong);
+    }
+    EQ(round_ended, 4);
 }
 
 static volatile struct {

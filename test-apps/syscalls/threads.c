@@ -13,7 +13,11 @@ static long futex(void *word, int op, uint32_t value, const void *timeout, void 
 }
 
 int helper_main(int argc, char **argv) {
-    if (strcmp(argv[1], "@leader") == 0) return getpid() == atoi(argv[2]) && gettid() == getpid() ? 0 : 1;
+    if (strcmp(argv[1], "@leader") == 0) {
+        for (int i = 0; i < 3000; i++)
+            if (getpid() != atoi(argv[2]) || gettid() != getpid()) return 1;
+        return 0;
+    }
     if (strcmp(argv[1], "@sleep") == 0) return sleep_ms(100000), 0;
     return -1;
 }
@@ -1207,4 +1211,58 @@ CASE(yields_change_no_register) {
         EQ(rdx, i);
         EQ(r8, 0x3333);
     }
+}
+
+static void *knows_itself(void *argument) {
+    pid_t own = gettid(), process = getpid();
+    if (own == process) return "the leader's";
+    for (int i = 0; i < 3000; i++)
+        if (gettid() != own || getpid() != process) return "changed";
+    return argument;
+}
+
+static void know_yourself(void) {
+    pthread_t threads[8];
+    for (int i = 0; i < 8; i++) threads[i] = start(knows_itself, NULL);
+    for (int i = 0; i < 3000; i++) EQ(gettid(), getpid());
+    for (int i = 0; i < 8; i++) {
+        const char *wrong = join(threads[i]);
+        if (wrong) FAIL("%s", wrong);
+    }
+}
+
+// Who asks often who it is gets the right answer, whatever becomes of it.
+CASE(every_thread_knows_who_it_is) {
+    for (int round = 0; round < 5; round++) {
+        pid_t before = getpid();
+        know_yourself();
+        pid_t child = OK(fork());
+        if (child == 0) {
+            CHECK(getpid() != before);
+            EQ(gettid(), getpid());
+            know_yourself();
+            _exit(getpid() == gettid() ? 7 : 8);
+        }
+        expect_exit(child, 7);
+        know_yourself();
+        EQ(getpid(), before);
+    }
+}
+
+static void *becomes_the_leader(void *argument) {
+    for (int i = 0; i < 3000; i++) CHECK(gettid() != getpid());
+    char pid[16];
+    snprintf(pid, sizeof pid, "%d", getpid());
+    execl("/proc/self/exe", "threads", "@leader", pid, (char *)NULL);
+    _exit(99);
+    return argument;
+}
+
+CASE(a_thread_that_executes_knows_who_it_is_then) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        start(becomes_the_leader, NULL);
+        for (;;) getpid();
+    }
+    expect_exit(pid, 0);
 }

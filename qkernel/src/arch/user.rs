@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use qlib::platform::{
-    DeferredOp, MAX_TOUCHED_PAGES, RESUME_EXIT, RESUME_GO, RESUME_HOLD, RESUME_REGS, RESUME_RETURN, RESUME_YIELDED,
+    DeferredOp, MAX_TOUCHED_PAGES, RESUME_EXIT, RESUME_GO, RESUME_HOLD, RESUME_REGS, RESUME_RETURN,
     Resume, UserRegs,
 };
 use qlib::{Gpa, Va};
@@ -64,9 +64,6 @@ impl Drop for SpaceHandle {
 pub enum Go<'a> {
     /// Answer the system call.
     Return(i64),
-    /// Answer sched_yield(2), and the thread's next ones without asking, until it makes another
-    /// call.
-    Yielded,
     /// With these registers.
     Regs(&'a UserRegs),
     /// As it is.
@@ -97,7 +94,6 @@ impl ThreadHandle {
     pub fn resume(&self, root: Gpa, go: Go<'_>, ops: &[DeferredOp]) {
         let (kind, value, regs) = match go {
             Go::Return(value) => (RESUME_RETURN, value, UserRegs::default()),
-            Go::Yielded => (RESUME_YIELDED, 0, UserRegs::default()),
             Go::Regs(regs) => (RESUME_REGS, 0, *regs),
             Go::Continue => (RESUME_GO, 0, UserRegs::default()),
             Go::Hold => (RESUME_HOLD, 0, UserRegs::default()),
@@ -128,6 +124,14 @@ impl ThreadHandle {
         // SAFETY: a live handle.
         let ret = unsafe { operation!(thread_bind)(self.0, cpus) };
         if ret < 0 { Err(Errno::from_ret(ret)) } else { Ok(()) }
+    }
+
+    /// What it may answer itself: gettid(2) and getpid(2) with these, and sched_yield(2); see
+    /// [`qlib::platform::PlatformOps::thread_answers`].
+    pub fn answers(&self, own: Option<(u32, u32)>) {
+        let (tid, pid) = own.unwrap_or_default();
+        // SAFETY: a live handle.
+        unsafe { operation!(thread_answers)(self.0, tid, pid) }
     }
 
     /// Its floating-point state; the thread is stopped.

@@ -8,7 +8,7 @@ use core::result;
 use core::sync::atomic::Ordering;
 use core::task::Poll;
 
-use linux_raw_sys::general::{__NR_sched_yield, SIGSEGV, SIGSYS, SYS_USER_DISPATCH};
+use linux_raw_sys::general::{__NR_getpid, __NR_gettid, __NR_sched_yield, SIGSEGV, SIGSYS, SYS_USER_DISPATCH};
 use linux_raw_sys::ptrace::PTRACE_EVENT_EXIT;
 use qlib::platform::{TRAP_DEAD, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP_SYSCALL, Trap};
 use qlib::seccomp::{ARCH, Call};
@@ -63,9 +63,7 @@ fn take(thread: &Arc<Thread>, trap: &Trap, alone: bool) {
     }
     let next = match trap.kind {
         _ if !alone || pays || pause::is_paused() || thread.is_dying() => Next::Task(None),
-        TRAP_SYSCALL if trap.nr == SCHED_YIELD && yields_now(thread, &call_of(trap)) => {
-            return thread.user.resume(&thread.mm(), Go::Yielded);
-        }
+        TRAP_SYSCALL if trap.nr == SCHED_YIELD => yield_now(thread, &call_of(trap)),
         TRAP_SYSCALL => match freeze_now(thread, trap.nr, &trap.args) {
             Ok(frozen) => call_now(thread, &call_of(trap), frozen, may_go_now),
             Err(MustWait) => Next::Task(None),
@@ -74,24 +72,41 @@ fn take(thread: &Arc<Thread>, trap: &Trap, alone: bool) {
         _ => Next::Task(None),
     };
     match next {
-        Next::Go(value) if is_call => thread.user.resume(&thread.mm(), Go::Return(value)),
+        Next::Go(value) if is_call => {
+            have_it_answer(thread, &call_of(trap));
+            thread.user.resume(&thread.mm(), Go::Return(value));
+        }
         Next::Go(_) => thread.user.resume(&thread.mm(), Go::Continue),
         Next::Task(served) => thread.user.notify(Arrived { trap: *trap, served, pays }),
     }
 }
 
 /// Serves sched_yield(2) where each thread has one of the host's: others run while it waits for the
-/// answer. Not if somebody may want to see the calls after this one. Whether the thread goes on.
-fn yields_now(thread: &Arc<Thread>, call: &Call) -> bool {
-    let is_watched =
-        !thread.seccomp.lets_all_pass(call) || thread.trace.is_on() || thread.dispatch.is_on();
-    let goes_on = !is_watched && thread.lost.lock().is_empty() && may_go_now(thread);
-    if goes_on {
-        claim(thread);
-        thread.count_syscall();
-        trace(thread, call.nr, &call.args, &Outcome::Returns(Ok(0)));
+/// answer.
+fn yield_now(thread: &Arc<Thread>, call: &Call) -> Next {
+    if is_watched(thread, call) || !thread.lost.lock().is_empty() || !may_go_now(thread) {
+        return Next::Task(None);
     }
-    goes_on
+    claim(thread);
+    thread.count_syscall();
+    trace(thread, call.nr, &call.args, &Outcome::Returns(Ok(0)));
+    Next::Go(0)
+}
+
+/// True if somebody may want to see this call, or others of its number: a tracer, a filter that does
+/// not always allow it, a handler of the program's own.
+fn is_watched(thread: &Thread, call: &Call) -> bool {
+    !thread.seccomp.lets_all_pass(call) || thread.trace.is_on() || thread.dispatch.is_on()
+}
+
+/// After a call that a thread can answer itself: it does so from here on, if nobody watches. Whoever
+/// begins to has [`mm::UserThread::answers`] end that.
+fn have_it_answer(thread: &Thread, call: &Call) {
+    const OWN: [u64; 3] = [SCHED_YIELD, __NR_gettid as u64, __NR_getpid as u64];
+    if OWN.contains(&call.nr) && OWN.iter().all(|nr| !is_watched(thread, &Call { nr: *nr, ..*call })) {
+        let number = |of| thread.number_of(of);
+        thread.user.answers(Some((number(thread.tid()), number(thread.process.pid))));
+    }
 }
 
 /// The system call of a trap.

@@ -180,7 +180,9 @@ pub fn prctl(
         PR_SET_SECCOMP => seccomp::set(thread, arg2, Va(arg3)),
         PR_SET_SYSCALL_USER_DISPATCH => {
             let range = dispatch::Range { start: arg3, len: arg4, selector: Va(arg5) };
-            thread.dispatch.set(arg2, range).map(|()| 0)
+            thread.dispatch.set(arg2, range)?;
+            thread.user.answers(None);
+            Ok(0)
         }
         PR_GET_TSC => {
             mm.write(Va(arg2), &PR_TSC_ENABLE)?;

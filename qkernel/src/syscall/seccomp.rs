@@ -31,7 +31,9 @@ const FLAGS: u32 = SECCOMP_FILTER_FLAG_TSYNC
 pub fn seccomp(thread: &Arc<Thread>, operation: u32, flags: u32, args: Va) -> Result<usize> {
     match operation {
         SECCOMP_SET_MODE_STRICT if flags == 0 && args.0 == 0 => {
-            thread.seccomp.be_strict().map(|()| 0)
+            thread.seccomp.be_strict()?;
+            thread.user.answers(None);
+            Ok(0)
         }
         SECCOMP_SET_MODE_FILTER if flags & !FLAGS == 0 => add(thread, flags, args),
         SECCOMP_GET_ACTION_AVAIL if flags == 0 => {

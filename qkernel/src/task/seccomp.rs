@@ -35,6 +35,7 @@ pub fn check_right(thread: &Thread) -> Result {
 /// many.
 pub fn add(thread: &Thread, new: NewFilter) -> Result {
     thread.seccomp.set(thread.seccomp.with(new)?);
+    thread.user.answers(None);
     Ok(())
 }
 
@@ -54,8 +55,10 @@ pub fn add_to_all(thread: &Thread, new: NewFilter) -> Result<Option<u32>> {
             other.set_creds(Creds { no_new_privs, ..Creds::clone(&creds) });
         }
         other.seccomp.set(filter.clone());
+        other.user.answers(None);
     }
     thread.seccomp.set(filter);
+    thread.user.answers(None);
     Ok(None)
 }
 

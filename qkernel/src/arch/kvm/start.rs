@@ -22,6 +22,7 @@ pub const OPERATIONS: PlatformOps = PlatformOps {
     thread_stop: thread::thread_stop,
     thread_watch: thread::thread_watch,
     thread_bind: thread::thread_bind,
+    thread_answers: thread::thread_answers,
     fpstate_read: thread::fpstate_read,
     fpstate_write: thread::fpstate_write,
     copy: host::quark_ring0_copy,

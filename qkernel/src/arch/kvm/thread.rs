@@ -6,7 +6,7 @@ use core::cell::{Cell, UnsafeCell};
 use qlib::Gpa;
 use qlib::platform::{
     DeferredOp, EVENT_TRAP, Event, OP_SET_FS, OP_SET_GS, RESUME_EXIT, RESUME_GO, RESUME_HOLD,
-    RESUME_REGS, RESUME_RETURN, RESUME_YIELDED, Resume, TRAP_STOPPED, TRAP_SYNCED, Trap,
+    RESUME_REGS, RESUME_RETURN, Resume, TRAP_STOPPED, TRAP_SYNCED, Trap,
 };
 use x86_64::registers::model_specific::{FsBase, KernelGsBase};
 
@@ -259,7 +259,7 @@ pub(super) unsafe extern "C" fn thread_resume(handle: u64, resume: *const Resume
         }
     }
     match resume.kind {
-        RESUME_RETURN | RESUME_YIELDED => {
+        RESUME_RETURN => {
             // SAFETY: it is stopped, and the kernel lock is held.
             unsafe { (*thread.context()).rax = resume.value as u64 };
             thread.in_syscall.set(false);
@@ -313,6 +313,9 @@ pub(super) unsafe extern "C" fn thread_watch(handle: u64, on: u32) -> i64 {
     thread.notified.set(thread.is_live().then(|| cpu::this().index));
     0
 }
+
+/// See [`qlib::platform::PlatformOps::thread_answers`]: here a call costs little more than that.
+pub(super) unsafe extern "C" fn thread_answers(_handle: u64, _tid: u32, _pid: u32) {}
 
 /// See [`qlib::platform::PlatformOps::thread_bind`].
 pub(super) unsafe extern "C" fn thread_bind(handle: u64, cpus: u64) -> i64 {

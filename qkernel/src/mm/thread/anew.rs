@@ -55,10 +55,6 @@ impl Anew {
                 regs.rax = value as u64;
                 Go::Regs(regs)
             }
-            Go::Yielded => {
-                regs.rax = 0;
-                Go::Regs(regs)
-            }
             Go::Continue => Go::Regs(regs),
             Go::Regs(_) | Go::Hold | Go::Exit => go,
         }
@@ -82,7 +78,6 @@ mod tests {
             (said, anew.is_new)
         };
         assert_eq!(first(Go::Return(-4)), (Some(UserRegs { rax: -4i64 as u64, ..own }), false));
-        assert_eq!(first(Go::Yielded), (Some(UserRegs { rax: 0, ..own }), false));
         assert_eq!(first(Go::Continue), (Some(own), false));
         let others = UserRegs { rip: 9, ..UserRegs::default() };
         assert_eq!(first(Go::Regs(&others)), (Some(others), false));

@@ -305,6 +305,14 @@ impl UserThread {
         self.state.lock().handle.as_ref().ok_or(Errno::ESRCH)?.watch(on)
     }
 
+    /// It may answer gettid(2) and getpid(2) itself with these, and sched_yield(2), as long as
+    /// nobody watches its calls; `None`: no more.
+    pub fn answers(&self, own: Option<(u32, u32)>) {
+        if let Some(handle) = &self.state.lock().handle {
+            handle.answers(own);
+        }
+    }
+
     /// Has it run on these CPUs only, a bit each. ENOSYS where the host decides.
     pub fn bind(&self, cpus: u64) -> Result {
         self.state.lock().handle.as_ref().ok_or(Errno::ESRCH)?.bind(cpus)

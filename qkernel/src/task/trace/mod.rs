@@ -59,6 +59,7 @@ fn begin(
         message: 0,
         steps: false,
     })?;
+    thread.user.answers(None);
     told::begin(tracer, thread);
     Ok(())
 }

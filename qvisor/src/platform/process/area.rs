@@ -157,7 +157,9 @@ impl Slots {
     /// EAGAIN when all are used, or `limit` is reached; those of ftruncate(2).
     pub fn take(&mut self, area: &Area, limit: &Limit) -> io::Result<u32> {
         if let Some(slot) = self.free.pop_first() {
-            area.word(slot, FAST_YIELDS).store(0, Ordering::Relaxed);
+            for of_another in [FAST_YIELDS, FAST_TID, FAST_PID] {
+                area.word(slot, of_another).store(0, Ordering::Relaxed);
+            }
             return Ok(slot);
         }
         if self.end == MAX_SLOTS || !limit.take() {

@@ -111,7 +111,7 @@ impl Row {
 /// again when it has not, for then it found what it waited for, or others want its processor.
 #[derive(Debug, Default)]
 pub struct Yields {
-    /// What it has been given last; 0 after any other call.
+    /// What it has been given last.
     given: u32,
     at: Option<Instant>,
 }
@@ -124,15 +124,6 @@ impl Yields {
         self.given = if has_spun { (2 * self.given).min(MAX_YIELDS) } else { MIN_YIELDS };
         self.at = Some(now);
         self.given
-    }
-
-    /// Its call is answered, which was one to yield and nobody watches, or not. How many of the next
-    /// it answers itself, if that is to be written down.
-    pub fn answered(&mut self, yielded: bool) -> Option<u32> {
-        if yielded {
-            return Some(self.next(Instant::now(), one_yield()));
-        }
-        (std::mem::take(&mut self.given) != 0).then_some(0)
     }
 }
 
@@ -272,9 +263,9 @@ impl SpaceState {
     pub(super) fn resume_fast(&mut self, space: &Space, shared: &Shared, number: u32, plan: Plan) {
         let Some(thread) = self.thread_mut(number) else { return };
         if thread.clones.is_empty() && plan.is_plain_answer() {
-            thread.call = None;
+            let nr = thread.call.take().map(|call| call.nr);
             thread.phase = Phase::User;
-            set_yields(space, thread, plan.yielded);
+            after_yield(space, thread, nr.unwrap_or_default());
             return answer_in_slot(space, thread.slot, plan.value);
         }
         self.kick_out(space, shared, number, Pending::Resume(Box::new(plan)));
@@ -349,9 +340,26 @@ pub fn is_in_state(space: &Space, slot: u32, state: u32) -> bool {
     space.area.word(slot, FAST_STATE).load(Ordering::Acquire) == state
 }
 
-/// A thread's call is answered: how often it yields by itself from here on.
-pub fn set_yields(space: &Space, thread: &mut Thread, yielded: bool) {
-    if let Some(count) = thread.yields.answered(yielded) {
+/// What a thread may answer itself; see [`PlatformOps::thread_answers`].
+pub fn answer_alone(space: &Space, thread: &mut Thread, tid: u32, pid: u32) {
+    let set = |word, value| space.area.word(thread.slot, word).store(value, Ordering::Relaxed);
+    set(FAST_TID, tid);
+    set(FAST_PID, pid);
+    if tid == 0 {
+        set(FAST_YIELDS, 0);
+        thread.yields = None;
+    } else {
+        thread.yields.get_or_insert_default();
+    }
+}
+
+/// A thread's call has been answered. If that was to yield: how often it does so by itself from here
+/// on, if it may.
+pub fn after_yield(space: &Space, thread: &mut Thread, nr: u64) {
+    if nr == libc::SYS_sched_yield as u64
+        && let Some(yields) = &mut thread.yields
+    {
+        let count = yields.next(Instant::now(), one_yield());
         space.area.word(thread.slot, FAST_YIELDS).store(count, Ordering::Relaxed);
     }
 }
@@ -396,9 +404,6 @@ mod tests {
         // Another one had its processor for as long.
         now += one * MAX_YIELDS;
         assert_eq!(yields.next(now, one), MIN_YIELDS);
-        assert_eq!(yields.answered(false), Some(0));
-        assert_eq!(yields.answered(false), None, "it is written down once");
-        assert_eq!(yields.answered(true), Some(MIN_YIELDS));
     }
 
     #[test]

@@ -62,6 +62,7 @@ pub fn operations() -> PlatformOps {
     unsafe extern "C" fn bind(_: u64, _: u64) -> i64 {
         -i64::from(libc::ENOSYS)
     }
+    unsafe extern "C" fn answers(_: u64, _: u32, _: u32) {}
     unsafe extern "C" fn resume(_: u64, _: *const Resume) {}
     unsafe extern "C" fn fp_read(_: u64, _: *mut u8, _: u64) -> i64 {
         -i64::from(libc::ENODEV)
@@ -82,6 +83,7 @@ pub fn operations() -> PlatformOps {
         thread_stop: one,
         thread_watch: watch,
         thread_bind: bind,
+        thread_answers: answers,
         fpstate_read: fp_read,
         fpstate_write: fp_write,
         copy: op_copy,

@@ -79,6 +79,10 @@ pub const FAST_FLAGS: u64 = FAST_ARGS + 64;
 pub const FAST_ON: u64 = FAST_ARGS + 72;
 /// How many more calls of sched_yield(2) the thread answers itself. 32 bits.
 pub const FAST_YIELDS: u64 = FAST_ARGS + 76;
+/// What it answers gettid(2) with, and getpid(2); 0: the kernel answers. 32 bits each.
+pub const FAST_TID: u64 = FAST_ARGS + 80;
+/// See [`FAST_TID`].
+pub const FAST_PID: u64 = FAST_ARGS + 84;
 /// How often it pauses in one, some 0.3 µs.
 pub const YIELD_PAUSES: u32 = 16;
 /// Written by the stub thread: there is a call. A bit that no other state has, so the thread can

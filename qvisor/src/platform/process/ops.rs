@@ -23,6 +23,7 @@ pub fn install(shared: Arc<Shared>, ops: &mut PlatformOps) {
     ops.thread_drop = thread_drop;
     ops.thread_resume = thread_resume;
     ops.thread_stop = thread_stop;
+    ops.thread_answers = thread_answers;
     ops.fpstate_read = fpstate_read;
     ops.fpstate_write = fpstate_write;
 }
@@ -87,6 +88,12 @@ unsafe extern "C" fn thread_resume(thread: u64, resume: *const Resume) {
         (resume, if none { &[] } else { std::slice::from_raw_parts(resume.ops, count) })
     };
     with((), |p| p.thread_resume(thread, &resume, ops));
+}
+
+unsafe extern "C" fn thread_answers(thread: u64, tid: u32, pid: u32) {
+    with((), |p| {
+        p.with_thread(thread, |space, n| space.thread_answers(n, tid, pid));
+    })
 }
 
 unsafe extern "C" fn thread_stop(thread: u64) {

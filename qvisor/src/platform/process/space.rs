@@ -165,7 +165,7 @@ impl Space {
             clones: Vec::new(),
             room,
             unproven: None,
-            yields: fast::Yields::default(),
+            yields: None,
             answered_inside: false,
             dropped: false,
         };
@@ -218,6 +218,15 @@ impl Space {
     }
 
     /// Asks for a thread to be stopped.
+    pub fn thread_answers(&self, number: u32, tid: u32, pid: u32) {
+        let mut state = self.lock();
+        if let Some(thread) = state.threads.get_mut(&number)
+            && thread.phase != Phase::Gone
+        {
+            fast::answer_alone(self, thread, tid, pid);
+        }
+    }
+
     pub fn thread_stop(&self, shared: &Shared, number: u32) {
         let mut state = self.lock();
         let pid = state.pid;
@@ -624,7 +633,7 @@ impl SpaceState {
             thread.call = None;
             thread.phase = Phase::User;
             thread.answered_inside = fast::answers_another(space.id);
-            fast::set_yields(space, thread, plan.yielded);
+            fast::after_yield(space, thread, call.nr);
             if call.fast {
                 fast::answer_in_slot(space, thread.slot, plan.value);
             }
@@ -668,7 +677,6 @@ impl SpaceState {
         let area = &space.area;
         let Some(thread) = self.threads.get_mut(&number) else { return };
         thread.parked_unasked = false;
-        fast::set_yields(space, thread, false);
         match plan.kind {
             RESUME_RETURN if thread.call.take().is_some() => {
                 thread.frame.set_rax(area, plan.value as u64)

@@ -490,6 +490,15 @@ quark_stub_clone_ip:
     # its system-call instruction in %r11. Nothing may change but %rax, %rcx and %r11, not even the
     # flags; nothing may be put on the stack. `super::fast` knows where in here a thread can be
     # interrupted, by the labels.
+    .macro flags_back
+    mov {FAST_FLAGS}(%rcx), %eax
+    add $0x7f, %al
+    sahf
+    .endm
+    .macro back_to_site
+    lea 2(%r11), %rcx
+    jmp *%rcx
+    .endm
     .balign 64
     .globl quark_stub_fast
 quark_stub_fast:
@@ -511,8 +520,13 @@ quark_stub_fast_takes_rax:
     mov %eax, {FAST_FLAGS}(%rcx)
     .globl quark_stub_fast_takes_flags
 quark_stub_fast_takes_flags:
-    cmpl ${SYS_SCHED_YIELD}, {FAST_NR}(%rcx)
+    mov {FAST_NR}(%rcx), %eax
+    cmp ${SYS_SCHED_YIELD}, %eax
     je 18f
+    cmp ${SYS_GETTID}, %eax
+    je 22f
+    cmp ${SYS_GETPID}, %eax
+    je 23f
 19:
     cmpl $0, {FAST_ON}(%rcx)
     je quark_stub_fast_slow
@@ -549,34 +563,36 @@ quark_stub_fast_wait_ip:
     rdgsbase %rcx
     mov {FAST_IP}(%rcx), %r11
     jmp 14b
-17: mov {FAST_FLAGS}(%rcx), %eax
-    add $0x7f, %al
-    sahf
+17: flags_back
     mov {FAST_RET}(%rcx), %rax
-    lea 2(%r11), %rcx
-    jmp *%rcx
+    back_to_site
     .globl quark_stub_fast_slow
 quark_stub_fast_slow:
-    mov {FAST_FLAGS}(%rcx), %eax
-    add $0x7f, %al
-    sahf
+    flags_back
     mov {FAST_NR}(%rcx), %eax
     jmp *%r11
-    # This one the thread may answer itself, some times in a row.
+    # Those that the thread may answer itself: a yield some times in a row, who it is always.
 18: decl {FAST_YIELDS}(%rcx)
     js 20f
     mov ${YIELD_PAUSES}, %eax
 21: pause
     dec %eax
     jnz 21b
-    mov {FAST_FLAGS}(%rcx), %eax
-    add $0x7f, %al
-    sahf
+    flags_back
     mov $0, %eax
-    lea 2(%r11), %rcx
-    jmp *%rcx
+    back_to_site
 20: movl $0, {FAST_YIELDS}(%rcx)
     jmp 19b
+22: cmpl $0, {FAST_TID}(%rcx)
+    je 19b
+    flags_back
+    mov {FAST_TID}(%rcx), %eax
+    back_to_site
+23: cmpl $0, {FAST_PID}(%rcx)
+    je 19b
+    flags_back
+    mov {FAST_PID}(%rcx), %eax
+    back_to_site
     .globl quark_stub_fast_end
 quark_stub_fast_end:
 
@@ -771,7 +787,11 @@ quark_stub_end:
     FAST_SLEEP = const FAST_SLEEP,
     FAST_YIELDS = const FAST_YIELDS,
     YIELD_PAUSES = const YIELD_PAUSES,
+    FAST_TID = const FAST_TID,
+    FAST_PID = const FAST_PID,
     SYS_SCHED_YIELD = const libc::SYS_sched_yield,
+    SYS_GETTID = const libc::SYS_gettid,
+    SYS_GETPID = const libc::SYS_getpid,
     FAST_SPINS = const FAST_SPINS,
     FAST_WAIT_NR = const FAST_WAIT_NR,
     FAST_CALLS = const FAST_CALLS,

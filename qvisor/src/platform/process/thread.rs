@@ -131,8 +131,6 @@ pub struct Plan {
     pub gs: Option<u64>,
     /// New name, as the host may show it.
     pub name: Option<[u8; THREAD_NAME_BYTES]>,
-    /// See [`RESUME_YIELDED`], of which RESUME_RETURN has become.
-    pub yielded: bool,
 }
 
 impl Plan {
@@ -146,7 +144,6 @@ impl Plan {
             fs: None,
             gs: None,
             name: None,
-            yielded: false,
         }
     }
 
@@ -169,13 +166,11 @@ impl Plan {
         user_max: u64,
         host: &Backing,
     ) -> Result<Self, String> {
-        let yielded = resume.kind == RESUME_YIELDED;
-        let kind = if yielded { RESUME_RETURN } else { resume.kind };
-        if !(RESUME_RETURN..=RESUME_EXIT).contains(&kind) {
-            return Err(format!("unknown resume kind {kind}"));
-        }
         let mut plan =
-            Self { kind, value: resume.value, regs: resume.regs, yielded, ..Self::go() };
+            Self { kind: resume.kind, value: resume.value, regs: resume.regs, ..Self::go() };
+        if !(RESUME_RETURN..=RESUME_EXIT).contains(&resume.kind) {
+            return Err(format!("unknown resume kind {}", resume.kind));
+        }
         for op in ops {
             match op.kind {
                 OP_SET_FS => plan.fs = Some(op.va.0),
@@ -370,8 +365,8 @@ pub struct Thread {
     /// Its last call was answered by the receiver of another process of the guest, for which it had
     /// waited.
     pub answered_inside: bool,
-    /// How often it yields by itself.
-    pub yields: super::fast::Yields,
+    /// How often it yields by itself, if it may.
+    pub yields: Option<super::fast::Yields>,
     /// The kernel has forgotten it.
     pub dropped: bool,
 }
