@@ -8,7 +8,9 @@ use core::result;
 use core::sync::atomic::Ordering;
 use core::task::Poll;
 
-use linux_raw_sys::general::{__NR_getpid, __NR_gettid, __NR_sched_yield, SIGSEGV, SIGSYS, SYS_USER_DISPATCH};
+use linux_raw_sys::general::{
+    __NR_getpid, __NR_gettid, __NR_sched_yield, SIGSEGV, SIGSYS, SYS_USER_DISPATCH,
+};
 use linux_raw_sys::ptrace::PTRACE_EVENT_EXIT;
 use qlib::platform::{TRAP_DEAD, TRAP_EXCEPTION, TRAP_FAULT, TRAP_PREEMPTED, TRAP_SYSCALL, Trap};
 use qlib::seccomp::{ARCH, Call};
@@ -93,17 +95,19 @@ fn yield_now(thread: &Arc<Thread>, call: &Call) -> Next {
     Next::Go(0)
 }
 
-/// True if somebody may want to see this call, or others of its number: a tracer, a filter that does
-/// not always allow it, a handler of the program's own.
+/// True if somebody may want to see this call, or others of its number: a tracer, a filter that
+/// does not always allow it, a handler of the program's own.
 fn is_watched(thread: &Thread, call: &Call) -> bool {
     !thread.seccomp.lets_all_pass(call) || thread.trace.is_on() || thread.dispatch.is_on()
 }
 
-/// After a call that a thread can answer itself: it does so from here on, if nobody watches. Whoever
-/// begins to has [`mm::UserThread::answers`] end that.
+/// After a call that a thread can answer itself: it does so from here on, if nobody watches.
+/// Whoever begins to has [`mm::UserThread::answers`] end that.
 fn have_it_answer(thread: &Thread, call: &Call) {
     const OWN: [u64; 3] = [SCHED_YIELD, __NR_gettid as u64, __NR_getpid as u64];
-    if OWN.contains(&call.nr) && OWN.iter().all(|nr| !is_watched(thread, &Call { nr: *nr, ..*call })) {
+    if OWN.contains(&call.nr)
+        && OWN.iter().all(|nr| !is_watched(thread, &Call { nr: *nr, ..*call }))
+    {
         let number = |of| thread.number_of(of);
         thread.user.answers(Some((number(thread.tid()), number(thread.process.pid))));
     }

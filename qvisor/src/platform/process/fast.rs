@@ -105,10 +105,10 @@ impl Row {
     }
 }
 
-/// How often a thread that spins by sched_yield(2) may answer itself before it calls again, by which
-/// others get its processor: twice as often each time that it has spun all the while, so that whom
-/// it waits for is kept from a processor no longer than it has had to wait for anyway; few times
-/// again when it has not, for then it found what it waited for, or others want its processor.
+/// How often a thread that spins by sched_yield(2) may answer itself before it calls again, by
+/// which others get its processor: twice as often each time that it has spun all the while, so that
+/// whom it waits for is kept from a processor no longer than it has had to wait for anyway; few
+/// times again when it has not, for then it found what it waited for, or others want its processor.
 #[derive(Debug, Default)]
 pub struct Yields {
     /// What it has been given last.
@@ -117,7 +117,8 @@ pub struct Yields {
 }
 
 impl Yields {
-    /// Its call is answered at `now`; how many of the next it answers itself. `one`: what one takes.
+    /// Its call is answered at `now`; how many of the next it answers itself. `one`: what one
+    /// takes.
     fn next(&mut self, now: Instant, one: Duration) -> u32 {
         let most = one * self.given * 3 / 2 + ANSWER;
         let has_spun = self.at.is_some_and(|at| now.duration_since(at) < most);
@@ -353,8 +354,8 @@ pub fn answer_alone(space: &Space, thread: &mut Thread, tid: u32, pid: u32) {
     }
 }
 
-/// A thread's call has been answered. If that was to yield: how often it does so by itself from here
-/// on, if it may.
+/// A thread's call has been answered. If that was to yield: how often it does so by itself from
+/// here on, if it may.
 pub fn after_yield(space: &Space, thread: &mut Thread, nr: u64) {
     if nr == libc::SYS_sched_yield as u64
         && let Some(yields) = &mut thread.yields
