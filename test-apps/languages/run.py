@@ -10,6 +10,7 @@ job or a service failed, or a job prints something else in quark."""
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -51,14 +52,17 @@ def job(runtime, language, what, rootfs):
         container = where.start(begins=False)
         command = [w for w in container.command if w != "--detach"]
         began = time.perf_counter()
+        status, out, errors = None, b"", b""
         try:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=JOB_LIMIT_S)
-            found = {"status": done.returncode, "output": done.stdout.decode(errors="replace"), "errors": done.stderr.decode(errors="replace")[-2000:]}
+            status, out, errors = done.returncode, done.stdout, done.stderr
         except subprocess.TimeoutExpired as late:
-            found = {"status": None, "output": (late.stdout or b"").decode(errors="replace"), "errors": (late.stderr or b"").decode(errors="replace")[-2000:]}
-        found["seconds"] = time.perf_counter() - began
-        container.__exit__()
-    return found
+            out, errors = late.stdout or b"", late.stderr or b""
+        finally:
+            seconds = time.perf_counter() - began
+            container.__exit__()
+    text = {"output": out.decode(errors="replace"), "errors": errors.decode(errors="replace")[-2000:]}
+    return {"status": status, "seconds": seconds, **text}
 
 
 def main():
@@ -78,6 +82,8 @@ def main():
         return
     place.SCRATCH = os.path.join(TARGET, "scratch")
     place.enter()
+    # Containers are taken away on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     place.begin()
     sides = [runtimes.Runtime("runc", "runc", [], ""), runtimes.quark_runtime(os.path.abspath(options.quark), options.platform)]
     sides = [r for r in sides if r.name not in options.without.split()]

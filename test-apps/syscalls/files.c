@@ -2,10 +2,7 @@
 #include "harness.h"
 
 #include <dirent.h>
-#include <linux/fiemap.h>
-#include <linux/fs.h>
 #include <sys/file.h>
-#include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
@@ -1282,50 +1279,4 @@ CASE(memfd_and_seals) {
     EQ(fcntl(plain, F_GET_SEALS), F_SEAL_SEAL);
     ERR(fcntl(plain, F_ADD_SEALS, F_SEAL_WRITE), EPERM);
     ERR(memfd_create("x", 0x4000), EINVAL);
-}
-
-// What has data is told, wherever it lies.
-CASE(extents_of_a_file) {
-    if (!getenv("QUARK_KEPT")) skip_case("only where files are the host's");
-    int fd = OK(open("holes", O_RDWR | O_CREAT, 0600));
-    static char block[65536];
-    memset(block, 'x', sizeof block);
-    for (int n = 0; n < 3; n++) EQ(OK(pwrite(fd, block, sizeof block, n * (1L << 20))), (long)sizeof block);
-    OK(fsync(fd));
-    struct {
-        struct fiemap head;
-        struct fiemap_extent extents[64];
-    } told;
-    told.head = (struct fiemap){.fm_length = FIEMAP_MAX_OFFSET, .fm_flags = FIEMAP_FLAG_SYNC, .fm_extent_count = 64};
-    OK(ioctl(fd, FS_IOC_FIEMAP, &told));
-    // Each is one or more, with nothing of the holes.
-    CHECK(told.head.fm_mapped_extents >= 3);
-    unsigned long total = 0, after = 0;
-    for (unsigned i = 0; i < told.head.fm_mapped_extents; i++) {
-        struct fiemap_extent *e = &told.extents[i];
-        CHECK(e->fe_logical >= after);
-        CHECK(e->fe_logical % (1 << 20) + e->fe_length <= sizeof block);
-        EQ(!!(e->fe_flags & FIEMAP_EXTENT_LAST), i + 1 == told.head.fm_mapped_extents);
-        after = e->fe_logical + e->fe_length;
-        total += e->fe_length;
-    }
-    EQ(total, 3 * sizeof block);
-    unsigned all = told.head.fm_mapped_extents;
-    told.head = (struct fiemap){.fm_length = FIEMAP_MAX_OFFSET};
-    OK(ioctl(fd, FS_IOC_FIEMAP, &told));
-    EQ(told.head.fm_mapped_extents, all);
-    told.head = (struct fiemap){.fm_start = 1 << 20, .fm_length = 4096, .fm_extent_count = 64};
-    OK(ioctl(fd, FS_IOC_FIEMAP, &told));
-    EQ(told.head.fm_mapped_extents, 1);
-    told.head = (struct fiemap){.fm_start = 3 << 20, .fm_length = 4096, .fm_extent_count = 64};
-    OK(ioctl(fd, FS_IOC_FIEMAP, &told));
-    EQ(told.head.fm_mapped_extents, 0);
-    told.head = (struct fiemap){.fm_extent_count = 64};
-    ERR(ioctl(fd, FS_IOC_FIEMAP, &told), EINVAL);
-    told.head = (struct fiemap){.fm_length = 4096, .fm_extent_count = ~0u};
-    ERR(ioctl(fd, FS_IOC_FIEMAP, &told), EINVAL);
-    told.head = (struct fiemap){.fm_length = 4096, .fm_flags = 0x100};
-    ERR(ioctl(fd, FS_IOC_FIEMAP, &told), EBADR);
-    EQ(told.head.fm_flags, 0x100);
-    ERR(ioctl(fd, FS_IOC_FIEMAP, NULL), EFAULT);
 }

@@ -594,6 +594,54 @@ CASE(tsync_with_one_that_is_behind) {
     EQ(other.result[1], 77);
 }
 
+static void *asks_how_often(void *arg) {
+    for (int i = 0; i < 2000; i++)
+        if (gettid() == getpid()) return "the leader's";
+    return arg;
+}
+
+static void *meets_the_filter(void *arg) { return gettid() == -77 ? arg : "not filtered"; }
+
+CASE(threads_that_come_later_meet_the_filter) {
+    pthread_t threads[4];
+    void *wrong;
+    for (int i = 0; i < 4; i++) ZERO(pthread_create(&threads[i], NULL, asks_how_often, NULL));
+    for (int i = 0; i < 4; i++) {
+        ZERO(pthread_join(threads[i], &wrong));
+        if (wrong) FAIL("%s", (char *)wrong);
+    }
+    give(SYS_gettid, SECCOMP_RET_ERRNO | 77);
+    for (int i = 0; i < 40; i++) {
+        ZERO(pthread_create(&threads[0], NULL, meets_the_filter, NULL));
+        ZERO(pthread_join(threads[0], &wrong));
+        if (wrong) FAIL("%s", (char *)wrong);
+    }
+}
+
+// The answer is there or not, and never half.
+CASE(answers_while_filters_come) {
+    no_new_privs();
+    pthread_t threads[3];
+    round_begun = 0;
+    void *asks(void *arg) {
+        int own = gettid(), process = getpid();
+        while (!round_begun)
+            if (gettid() != own || getpid() != process) return "changed";
+        return arg;
+    }
+    for (int i = 0; i < 3; i++) ZERO(pthread_create(&threads[i], NULL, asks, NULL));
+    for (int i = 0; i < 300; i++) {
+        OK(restrict_one(SECCOMP_FILTER_FLAG_TSYNC, SYS_getppid, SECCOMP_RET_ALLOW));
+        sched_yield();
+    }
+    round_begun = 1;
+    for (int i = 0; i < 3; i++) {
+        void *wrong;
+        ZERO(pthread_join(threads[i], &wrong));
+        if (wrong) FAIL("%s", (char *)wrong);
+    }
+}
+
 // Strict mode.
 
 static void only_these(void) {

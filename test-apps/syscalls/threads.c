@@ -14,6 +14,7 @@ static long futex(void *word, int op, uint32_t value, const void *timeout, void 
 
 int helper_main(int argc, char **argv) {
     if (strcmp(argv[1], "@leader") == 0) {
+        for (int i = 0; i < 300; i++) getuid();
         for (int i = 0; i < 3000; i++)
             if (getpid() != atoi(argv[2]) || gettid() != getpid()) return 1;
         return 0;
@@ -1263,6 +1264,46 @@ CASE(a_thread_that_executes_knows_who_it_is_then) {
     if (pid == 0) {
         start(becomes_the_leader, NULL);
         for (;;) getpid();
+    }
+    expect_exit(pid, 0);
+}
+
+static void *knows_better(void *argument) {
+    return (void *)(long)(gettid() == syscall(SYS_gettid) && getpid() == syscall(SYS_getpid));
+}
+
+// What a thread that has ended knew of itself is nobody else's.
+CASE(threads_that_come_after_others_know_who_they_are) {
+    for (int i = 0; i < 2000; i++) EQ(gettid(), getpid());
+    for (int i = 0; i < 200; i++) CHECK(join(start(knows_better, NULL)));
+    for (int i = 0; i < 50; i++) {
+        pid_t pid = vfork();
+        if (pid == 0) _exit(getpid() == syscall(SYS_getpid) && gettid() == getpid() ? 5 : 6);
+        expect_exit(pid, 5);
+    }
+}
+
+static volatile int leader_waits;
+
+static void *executes_alone(void *argument) {
+    char self[4096] = "";
+    OK(readlink("/proc/self/exe", self, sizeof self - 1));
+    while (!leader_waits) gettid();
+    for (int i = 0; i < 3000; i++) CHECK(gettid() != getpid());
+    while (process_state(getpid()) != 'Z') sleep_ms(1);
+    char pid[16];
+    snprintf(pid, sizeof pid, "%d", getpid());
+    execl(self, "threads", "@leader", pid, (char *)NULL);
+    _exit(99);
+    return argument;
+}
+
+CASE(a_thread_whose_leader_has_ended_executes) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        start(executes_alone, NULL);
+        leader_waits = 1;
+        syscall(SYS_exit, 0);
     }
     expect_exit(pid, 0);
 }

@@ -285,6 +285,7 @@ impl Thread {
         self.process.tree.lock().leader_status = None;
         if old != new {
             self.tid.store(new, Ordering::Relaxed);
+            self.user.answers(None);
             table::renumber_thread(old, self);
         }
     }

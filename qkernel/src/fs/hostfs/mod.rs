@@ -140,11 +140,6 @@ impl FileSystem for HostFs {
         statfs(self.handle())
     }
 
-    fn tells_extents(&self) -> bool {
-        // As those of Linux that only live in memory do not.
-        !matches!(self.type_name(), "tmpfs" | "ramfs")
-    }
-
     fn sync(&self) -> Result<Begun> {
         disk::begin(Op::SyncFs, self.handle(), &[])
     }

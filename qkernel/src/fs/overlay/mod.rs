@@ -86,10 +86,6 @@ impl FileSystem for OverlayFs {
         Ok(StatFs { kind: i64::from(OVERLAYFS_SUPER_MAGIC), ..self.upper.statfs()? })
     }
 
-    fn tells_extents(&self) -> bool {
-        self.upper.tells_extents()
-    }
-
     fn unmounted(&self) {
         self.lower.unmounted();
     }

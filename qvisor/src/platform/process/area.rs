@@ -156,10 +156,16 @@ impl Slots {
     /// # Errors
     /// EAGAIN when all are used, or `limit` is reached; those of ftruncate(2).
     pub fn take(&mut self, area: &Area, limit: &Limit) -> io::Result<u32> {
+        let slot = self.unused(area, limit)?;
+        for of_another in [FAST_YIELDS, FAST_TID, FAST_PID] {
+            area.word(slot, of_another).store(0, Ordering::Relaxed);
+        }
+        Ok(slot)
+    }
+
+    /// The first that is free; another thread may have had it, and left its words there.
+    fn unused(&mut self, area: &Area, limit: &Limit) -> io::Result<u32> {
         if let Some(slot) = self.free.pop_first() {
-            for of_another in [FAST_YIELDS, FAST_TID, FAST_PID] {
-                area.word(slot, of_another).store(0, Ordering::Relaxed);
-            }
             return Ok(slot);
         }
         if self.end == MAX_SLOTS || !limit.take() {

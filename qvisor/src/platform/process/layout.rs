@@ -83,6 +83,8 @@ pub const FAST_YIELDS: u64 = FAST_ARGS + 76;
 pub const FAST_TID: u64 = FAST_ARGS + 80;
 /// See [`FAST_TID`].
 pub const FAST_PID: u64 = FAST_ARGS + 84;
+/// What of these it has read, once: both are changed meanwhile. 32 bits.
+pub const FAST_OWN: u64 = FAST_ARGS + 88;
 /// How often it pauses in one, some 0.3 µs.
 pub const YIELD_PAUSES: u32 = 16;
 /// Written by the stub thread: there is a call. A bit that no other state has, so the thread can

@@ -583,15 +583,14 @@ quark_stub_fast_slow:
     back_to_site
 20: movl $0, {FAST_YIELDS}(%rcx)
     jmp 19b
-22: cmpl $0, {FAST_TID}(%rcx)
-    je 19b
+22: mov {FAST_TID}(%rcx), %eax
+    jmp 24f
+23: mov {FAST_PID}(%rcx), %eax
+24: test %eax, %eax
+    jz 19b
+    mov %eax, {FAST_OWN}(%rcx)
     flags_back
-    mov {FAST_TID}(%rcx), %eax
-    back_to_site
-23: cmpl $0, {FAST_PID}(%rcx)
-    je 19b
-    flags_back
-    mov {FAST_PID}(%rcx), %eax
+    mov {FAST_OWN}(%rcx), %eax
     back_to_site
     .globl quark_stub_fast_end
 quark_stub_fast_end:
@@ -789,6 +788,7 @@ quark_stub_end:
     YIELD_PAUSES = const YIELD_PAUSES,
     FAST_TID = const FAST_TID,
     FAST_PID = const FAST_PID,
+    FAST_OWN = const FAST_OWN,
     SYS_SCHED_YIELD = const libc::SYS_sched_yield,
     SYS_GETTID = const libc::SYS_gettid,
     SYS_GETPID = const libc::SYS_getpid,
