@@ -1284,10 +1284,9 @@ CASE(threads_that_come_after_others_know_who_they_are) {
 }
 
 static volatile int leader_waits;
+static char self[4096];
 
 static void *executes_alone(void *argument) {
-    char self[4096] = "";
-    OK(readlink("/proc/self/exe", self, sizeof self - 1));
     while (!leader_waits) gettid();
     for (int i = 0; i < 3000; i++) CHECK(gettid() != getpid());
     while (process_state(getpid()) != 'Z') sleep_ms(1);
@@ -1299,6 +1298,7 @@ static void *executes_alone(void *argument) {
 }
 
 CASE(a_thread_whose_leader_has_ended_executes) {
+    OK(readlink("/proc/self/exe", self, sizeof self - 1));
     pid_t pid = OK(fork());
     if (pid == 0) {
         start(executes_alone, NULL);
