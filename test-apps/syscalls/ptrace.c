@@ -711,9 +711,11 @@ CASE(calls_in_a_row_are_seen) {
 
 // One that does nothing but yield is attached to.
 CASE(who_yields_all_the_time_is_stopped) {
+    volatile int *begun = OK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     pid_t pid = OK(fork());
     if (pid == 0)
-        for (;;) sched_yield();
+        for (*begun = 1;;) sched_yield();
+    WAIT_UNTIL(*begun);
     for (int round = 0; round < 20; round++) {
         sleep_ms(2);
         OK(request(PTRACE_ATTACH, pid, 0, 0));

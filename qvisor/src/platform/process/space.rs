@@ -217,7 +217,7 @@ impl Space {
         }
     }
 
-    /// Asks for a thread to be stopped.
+    /// See [`PlatformOps::thread_answers`].
     pub fn thread_answers(&self, number: u32, tid: u32, pid: u32) {
         let mut state = self.lock();
         if let Some(thread) = state.threads.get_mut(&number)
@@ -227,6 +227,7 @@ impl Space {
         }
     }
 
+    /// Asks for a thread to be stopped.
     pub fn thread_stop(&self, shared: &Shared, number: u32) {
         let mut state = self.lock();
         let pid = state.pid;

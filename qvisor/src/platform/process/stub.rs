@@ -571,7 +571,8 @@ quark_stub_fast_slow:
     flags_back
     mov {FAST_NR}(%rcx), %eax
     jmp *%r11
-    # Those that the thread may answer itself: a yield some times in a row, who it is always.
+    # Those that the thread may answer itself: a yield some times in a row, who it is always. A
+    # yield that it may not is an ordinary call: only who waits in the host gives up its processor.
 18: decl {FAST_YIELDS}(%rcx)
     js 20f
     mov ${YIELD_PAUSES}, %eax
@@ -582,7 +583,7 @@ quark_stub_fast_slow:
     mov $0, %eax
     back_to_site
 20: movl $0, {FAST_YIELDS}(%rcx)
-    jmp 19b
+    jmp quark_stub_fast_slow
 22: mov {FAST_TID}(%rcx), %eax
     jmp 24f
 23: mov {FAST_PID}(%rcx), %eax
