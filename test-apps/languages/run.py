@@ -8,7 +8,6 @@
 A service is asked for rows, hibernated 20 times and woken by a request each; every answer is looked at. Needs root. Exit code 1: a
 job or a service failed, or a job prints something else in quark."""
 import argparse
-import json
 import os
 import signal
 import subprocess
@@ -27,7 +26,7 @@ import report as servers  # noqa: E402
 import tables  # noqa: E402
 
 TARGET = os.path.join(place.ROOT, "target", "languages")
-JOB_LIMIT_S = 300 * int(os.environ.get("QUARK_TEST_SLOWNESS", "1"))
+JOB_LIMIT_S = 300 * runtimes.SLOWNESS
 
 
 def say(text):
@@ -102,12 +101,7 @@ def main():
                     say(f"{name} on {runtime.name}: {servers.one_line(by[runtime.name])}")
     finally:
         runtimes.remove_cgroups()
-    with open(os.path.join(TARGET, "report.json"), "w") as f:
-        json.dump(result, f, indent=1)
-    text = tables.markdown(result)
-    with open(os.path.join(TARGET, "report.md"), "w") as f:
-        f.write(text)
-    print(text)
+    servers.publish(TARGET, result, tables.markdown(result))
     if bad := tables.bad(result):
         sys.exit(f"not as it has to be: {'; '.join(bad)}")
 

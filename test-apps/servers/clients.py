@@ -1,11 +1,11 @@
 """What is asked of each kind of server, with the answer looked at: `load` brings data in, `request` asks for some of it."""
 import http.client
-import os
 import random
 import socket
 
-# A machine that is emulated is slower.
-LIMIT_S = 30 * int(os.environ.get("QUARK_TEST_SLOWNESS", "1"))
+from harness import runtimes
+
+LIMIT_S = 30 * runtimes.SLOWNESS
 ROWS = 20_000
 
 

@@ -15,8 +15,7 @@ from harness import runtimes  # noqa: E402
 
 # What is written for a while; `begin` makes it.
 SCRATCH = os.path.join(ROOT, "target", "servers", "scratch")
-# A machine that is emulated is slower.
-READY_LIMIT_S = 90 * int(os.environ.get("QUARK_TEST_SLOWNESS", "1"))
+READY_LIMIT_S = 90 * runtimes.SLOWNESS
 # As many as an engine gives, or the most that is ours to give.
 DESCRIPTORS = min(65536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 ENTERED = "QUARK_SERVERS_ENTERED"
@@ -62,8 +61,7 @@ def ready_s(container, client):
 
 
 class Place:
-    """The network and the file system of one container. A context manager: gone at the end. `server` is a `catalog.Server`, or has what
-    is used of one."""
+    """The network and the file system of one container of a `catalog.Server`. A context manager: gone at the end."""
     made = 0
 
     def __init__(self, runtime, server):

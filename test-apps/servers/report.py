@@ -1,5 +1,16 @@
 """The tables of target/servers/report.md."""
+import json
+import os
 import statistics
+
+
+def publish(directory, result, text):
+    """Writes report.json and report.md, and prints the latter."""
+    with open(os.path.join(directory, "report.json"), "w") as f:
+        json.dump(result, f, indent=1)
+    with open(os.path.join(directory, "report.md"), "w") as f:
+        f.write(text)
+    print(text)
 
 
 def ms(value):

@@ -9,7 +9,6 @@
 Each is started as its users start it, with a network namespace of its own, and loaded with data; every answer is looked at. In quark it
 is put to sleep 20 times and woken by a request. Needs root. Exit code 1: a server failed on quark and not on runc."""
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -70,13 +69,7 @@ def main():
             result["throughput"] = throughput.measure(all_of_them, options.rounds, say)
     finally:
         runtimes.remove_cgroups()
-    out = os.path.join(place.ROOT, "target", "servers")
-    with open(os.path.join(out, "report.json"), "w") as f:
-        json.dump(result, f, indent=1)
-    text = report.markdown(result)
-    with open(os.path.join(out, "report.md"), "w") as f:
-        f.write(text)
-    print(text)
+    report.publish(os.path.join(place.ROOT, "target", "servers"), result, report.markdown(result))
     bad = [name for name, by in result["servers"].items() if "failed" in by.get("quark", {}) and "failed" not in by.get("runc", {})]
     if differences:
         bad.append("logins")

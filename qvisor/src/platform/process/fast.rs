@@ -264,9 +264,8 @@ impl SpaceState {
     pub(super) fn resume_fast(&mut self, space: &Space, shared: &Shared, number: u32, plan: Plan) {
         let Some(thread) = self.thread_mut(number) else { return };
         if thread.clones.is_empty() && plan.is_plain_answer() {
-            let nr = thread.call.take().map(|call| call.nr);
+            thread.call = None;
             thread.phase = Phase::User;
-            after_yield(space, thread, nr.unwrap_or_default());
             return answer_in_slot(space, thread.slot, plan.value);
         }
         self.kick_out(space, shared, number, Pending::Resume(Box::new(plan)));
