@@ -99,11 +99,11 @@ servers: build ## Twelve servers of Debian beside runc (and RUNSC=path): start, 
 	@/usr/bin/python3 test-apps/servers/run.py --quark $(QUARK) $(if $(ONLY),--only "$(ONLY)") $(if $(RUNSC),--runsc $(RUNSC)) $(if $(BEFORE),--before $(BEFORE))
 
 .PHONY: languages
-languages: build ## Programs of ten languages in runc and in quark, with their services hibernated 20 times; target/languages/report.md (ONLY="Go Java", SLEEPS=n; PLATFORM=kvm)
+languages: build ## Programs of ten languages in runc and in quark, with their services hibernated 20 times; target/languages/report.md (ONLY="Go Java", SLEEPS=n; PLATFORM=kvm, LONG=1)
 	@scripts/setup.sh servers
 ifeq ($(PLATFORM),kvm)
 	@/usr/bin/python3 test-apps/languages/run.py --quark $(QUARK) $(if $(ONLY),--only "$(ONLY)") --roots
-	@scripts/kvm-vm --if-needed --timeout 7200 --memory 6144 --out target/languages /usr/bin/python3 test-apps/languages/run.py --quark $(QUARK) --platform kvm $(if $(ONLY),--only "$(ONLY)") --sleeps $(or $(SLEEPS),2)
+	@scripts/kvm-vm --if-needed --timeout 7200 --memory 6144 --out target/languages /usr/bin/python3 test-apps/languages/run.py --quark $(QUARK) --platform kvm $(if $(ONLY),--only "$(ONLY)") $(if $(LONG),,--short) --sleeps $(or $(SLEEPS),2)
 else
 	@/usr/bin/python3 test-apps/languages/run.py --quark $(QUARK) --platform $(or $(PLATFORM),auto) $(if $(ONLY),--only "$(ONLY)") --sleeps $(or $(SLEEPS),20)
 endif

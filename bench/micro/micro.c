@@ -60,6 +60,18 @@ static void job_mmap_touch(long n) {
     }
 }
 
+static void job_huge_touch(long n) {
+    for (long i = 0; i < n; i++) {
+        size_t length = 32UL << 20, huge = 2UL << 20;
+        char *p = mmap(NULL, length + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED) die("mmap");
+        char *aligned = (char *)(((uintptr_t)p + huge - 1) & ~(huge - 1));
+        if (madvise(aligned, length, MADV_HUGEPAGE)) die("madvise");
+        for (size_t at = 0; at < length; at += 4096) aligned[at] = 1;
+        munmap(p, length + huge);
+    }
+}
+
 static void job_pipe_round_trip(long n) {
     int there[2], back[2];
     if (pipe(there) || pipe(back)) die("pipe");
@@ -130,7 +142,7 @@ int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(long); } jobs[] = {
         {"getppid", job_getppid},         {"read_zero", job_read},          {"open_close", job_open_close},
         {"mmap_touch", job_mmap_touch},   {"pipe_round_trip", job_pipe_round_trip}, {"fork_exec_wait", job_fork_exec_wait},
-        {"open_close_tmp", job_open_close_tmp},
+        {"open_close_tmp", job_open_close_tmp}, {"huge_touch", job_huge_touch},
     };
     printf("{");
     for (size_t i = 0; i < sizeof jobs / sizeof jobs[0]; i++) {

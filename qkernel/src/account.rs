@@ -347,6 +347,13 @@ impl Lasting {
         self.0
     }
 
+    /// Gives some of it back, or all of it if it is less.
+    pub fn give(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.0);
+        self.0 -= bytes;
+        LASTING_BYTES.fetch_sub(bytes, Relaxed);
+    }
+
     /// Both together.
     pub fn and(self, other: Lasting) -> Lasting {
         let bytes = self.0 + other.0;

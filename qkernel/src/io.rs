@@ -222,6 +222,14 @@ impl<'a> IoBuffer<'a> {
         Ok(bytes)
     }
 
+    /// The next byte and its space, if a program has yet to see to its page (userfaultfd(2)).
+    pub fn next_missing(&self, access: Access) -> Option<(Arc<AddressSpace>, Va)> {
+        let Memory::User { space, ranges } = &self.memory else { return None };
+        let (va, _) = Self::parts(ranges, self.done, 1).next()?;
+        let (served, _) = space.awaits(va, access)?;
+        served.context.serves_kernel().then(|| (space.clone(), va))
+    }
+
     /// True if what lies so many bytes ahead is to be had later: memory is short, or a program has
     /// yet to see to the page.
     pub fn is_awaited(&self, ahead: usize, access: Access) -> bool {

@@ -375,6 +375,8 @@ pub trait Sleeper: Send + Sync {
     fn is_interrupted(&self) -> bool;
     /// True if it is to end as soon as it can.
     fn is_dying(&self) -> bool;
+    /// It is about to sleep.
+    fn sleeps(&self) {}
 }
 
 impl<T: Sleeper> Sleeper for Arc<T> {
@@ -388,6 +390,10 @@ impl<T: Sleeper> Sleeper for Arc<T> {
 
     fn is_dying(&self) -> bool {
         T::is_dying(self)
+    }
+
+    fn sleeps(&self) {
+        T::sleeps(self);
     }
 }
 
@@ -462,6 +468,7 @@ async fn block<T>(
         if deadline_ns.is_some_and(|deadline| time::monotonic_ns() >= deadline) {
             return Err(Errno::ETIMEDOUT);
         }
+        thread.sleeps();
         wakeup.wait().await;
     }
 }

@@ -51,6 +51,7 @@ const LAYERS: Layers = &[
             "fs::special",
             "fs::synth",
             "fs::sysfs",
+            "fs::syscache",
             "fs::sysnet",
             "fs::tmpfs",
             "ipc",

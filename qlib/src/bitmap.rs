@@ -246,6 +246,23 @@ impl<P: Policy> FrameAllocator<P> {
         Some(frame(block, start))
     }
 
+    /// True if a frame in use lies in a huge page of the host, as far as is known.
+    pub fn is_huge(&self, gpa: Gpa) -> bool {
+        let (control, index) = self.locate(gpa);
+        index >= MAX_RUN && control.is_huge()
+    }
+
+    /// The host has one now behind the run of [`MAX_RUN`] frames in use that begins at `first`.
+    pub fn note_huge(&self, first: Gpa) {
+        self.locate(first).0.note_huge();
+    }
+
+    /// The host has taken memory back from behind frames in use.
+    pub fn note_released(&self, frames: Frames) {
+        let (control, index) = self.locate(frames.start);
+        control.note_released(index, frames.count as usize);
+    }
+
     /// True if its blocks have such a run of free frames.
     pub fn has_run(&self, pages: usize) -> bool {
         let order = pages.next_power_of_two().trailing_zeros();

@@ -30,7 +30,7 @@ pub enum Request {
         /// Guest process id.
         pid: u32,
     },
-    /// Answered with [`Reply::Exited`] when the first process of a further container has ended, and
+    /// Answered with [`Reply::Ended`] when the first process of a further container has ended, and
     /// all others of it.
     Attend {
         /// The container.
@@ -118,6 +118,10 @@ pub enum Request {
     /// Answered with [`Reply::Done`] when somebody outside has been answered for the first time and
     /// the container is idle again.
     AwaitService,
+    /// Has a sandbox that has answered a Checkpoint on this connection note in the file that comes
+    /// with the request when it wakes next: 0 as its first byte. Answer, by qvisor itself:
+    /// [`Reply::Done`].
+    NoteWake,
     /// Has the store of a sandbox that has answered a Checkpoint on this connection go on with
     /// files that hold the same as its own, which it gives up: with the request come empty files
     /// for what it writes next, those files to read, and the REAP file, if there is one. Answer, by
@@ -159,6 +163,17 @@ pub enum Request {
         /// What its programs do not ask for is read ahead of use once it is awake.
         background: bool,
     },
+    /// The sandbox's cgroup lets it have so many tasks from now on. Answer, by qvisor itself:
+    /// [`Reply::Done`]. Does not wake.
+    Tasks {
+        /// 0 for no limit.
+        limit: u32,
+    },
+    /// Answer: [`Reply::Usage`]. Does not wake.
+    Usage {
+        /// Of this container.
+        container: u32,
+    },
 }
 
 /// Answers of the guest kernel.
@@ -172,6 +187,13 @@ pub enum Reply {
     Pid(u32),
     /// A process ended: its exit code, or 128 + signal.
     Exited(i32),
+    /// A further container ended.
+    Ended {
+        /// The exit code of its first process, or 128 + signal.
+        code: i32,
+        /// That was killed because memory was used up.
+        for_memory: bool,
+    },
     /// Numbers.
     Stats(Box<Stats>),
     /// What keeps it awake.
@@ -188,29 +210,71 @@ pub enum Reply {
     /// Numbers of the platform.
     Platform(PlatformStats),
     /// What the sandbox is besides its guest memory, in qvisor's own words.
-    Image(Vec<u8>),
+    Image(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// What a container uses.
+    Usage(Usage),
 }
 
 /// The number of the sandbox's own container, with which all others of its kernel end.
 pub const FIRST_CONTAINER: u32 = 0;
 
-/// Which namespaces a further container has of its own (namespaces(7)). It shares the others with
-/// the first one of its sandbox; mounts are always its own.
+/// Whose namespace of a kind a further container is in (namespaces(7)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OwnNamespaces {
+pub enum Whose {
+    /// That of the first container of its sandbox.
+    #[default]
+    First,
+    /// One of its own.
+    Own,
+    /// That of the container of this number.
+    Of(u32),
+}
+
+/// The namespaces of a further container; mounts are always its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FurtherNamespaces {
     /// System V objects and message queues.
-    pub ipc: bool,
+    pub ipc: Whose,
     /// Processes.
-    pub pid: bool,
+    pub pid: Whose,
     /// Host name.
-    pub uts: bool,
+    pub uts: Whose,
+}
+
+/// A layer over a root, which takes what is written to that and goes with the container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootLayer {
+    /// What is in its files lies in the swap store, and in guest memory as far as it was used last.
+    /// Else it is all in guest memory.
+    pub is_on_disk: bool,
+    /// What its files may hold, in bytes; 0: half of memory, or on disk [`RootLayer::DISK_BYTES`],
+    /// but not more than [`RootLayer::DISK_SHARE`] times memory.
+    pub limit_bytes: u64,
+}
+
+impl RootLayer {
+    /// In bytes.
+    pub const DISK_BYTES: u64 = 10 << 30;
+    /// What is known of pages of files takes some part of memory: a 400th of what they hold.
+    pub const DISK_SHARE: u64 = 32;
+
+    /// What its files may hold in a guest that has so much memory, in bytes.
+    pub fn bytes(&self, memory_bytes: u64) -> u64 {
+        match self.limit_bytes {
+            0 if self.is_on_disk => {
+                memory_bytes.saturating_mul(Self::DISK_SHARE).min(Self::DISK_BYTES)
+            }
+            0 => memory_bytes / 2,
+            limit => limit,
+        }
+    }
 }
 
 /// What a container looks like.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerSpec {
     /// If it is not the first one of its sandbox.
-    pub own: OwnNamespaces,
+    pub namespaces: FurtherNamespaces,
     /// Host name.
     pub hostname: String,
     /// Host handle of the root directory.
@@ -222,8 +286,8 @@ pub struct ContainerSpec {
     pub own_stdio: [bool; 3],
     /// The root file system may not be written.
     pub root_readonly: bool,
-    /// A throw-away upper layer in guest memory lies over the root.
-    pub root_overlay: bool,
+    /// The layer that lies over the root, if there is one.
+    pub root_layer: Option<RootLayer>,
     /// Mounts, in order.
     pub mounts: Vec<MountSpec>,
     /// Device nodes that its /dev has besides the standard ones.
@@ -441,6 +505,21 @@ pub struct ProcessInfo {
     pub start_ns: u64,
     /// Command line.
     pub cmdline: String,
+}
+
+/// What the programs of one container use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// What its processes have in memory, in bytes, of what several share each its part.
+    pub memory_bytes: u64,
+    /// CPU time of its processes in user mode, those that have ended included, in nanoseconds.
+    pub user_ns: u64,
+    /// The same in the guest kernel.
+    pub system_ns: u64,
+    /// Its threads.
+    pub threads: u64,
+    /// Its processes that were killed as memory was used up.
+    pub oom_kills: u64,
 }
 
 /// The hibernation states of the paper's figure 3.

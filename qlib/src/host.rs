@@ -114,8 +114,9 @@ ops! {
     /// fallocate: args mode, offset, length.
     Allocate = 16,
     /// fsync: args\[0\] a token that stands for no other such operation, without its highest bit;
-    /// args\[1\] 1 = data only → 0: done; [`DISK_BEGUN`]: an EVENT_READY with the token tells that
-    /// it is over, and [`Op::DiskResult`] how. Closing the handle does not end it.
+    /// args\[1\] 1 = fdatasync, 2 = sync_file_range: args\[2\] offset, args\[3\] length,
+    /// args\[4\] SYNC_FILE_RANGE_* → 0: done; [`DISK_BEGUN`]: an EVENT_READY with the token tells
+    /// that it is over, and [`Op::DiskResult`] how. Closing the handle does not end it.
     Sync = 17,
     /// Changes attributes of a path (seg0): args\[0\] mask (1 mode, 2 uid, 4 gid, 8 atime, 16
     /// mtime, 32 atime now, 64 mtime now), args\[1\] mode, args\[2\] uid | gid << 32, args\[3\]
@@ -142,8 +143,8 @@ ops! {
     /// syncfs: the host file system that a mounted directory or file, or an open one, lies on. A
     /// device or socket that is mounted has nothing to write. Token and result as of [`Op::Sync`].
     SyncFs = 26,
-    /// lseek of a regular file given as a standard stream, whose position those outside share:
-    /// args\[0\] offset, args\[1\] SEEK_* → position.
+    /// lseek: args\[0\] offset, args\[1\] SEEK_* → position. Of a regular file given as a standard
+    /// stream, whose position those outside share; SEEK_DATA and SEEK_HOLE of every regular file.
     Seek = 27,
     /// The access mode and O_APPEND of a standard stream's descriptor, as O_* flags, and
     /// [`WRITES_WHOLE`].
@@ -237,8 +238,9 @@ ops! {
     /// Writes pages to the swap file: segments = page-aligned ranges; args\[0\] gpa of a u64 array
     /// that gets one slot number for each page. With args\[1\] 1 nothing is written, but the pages
     /// are kept until somebody has made an image of the sandbox: their slots are in a row → the
-    /// first. With 2 such pages are about to come, and there are none from before. -ENOSPC, -EDQUOT
-    /// or -EIO leave the store as it was.
+    /// first. With 2 such pages are about to come, and there are none from before. With 3 they are
+    /// written as with 0, but the disk is waited for when more are. -ENOSPC, -EDQUOT or -EIO leave
+    /// the store as it was.
     SwapOut = 60,
     /// Reads pages: args\[0\] the first slot, segments = frames for it and the slots that follow
     /// it, at most [`MAX_SWAP_IN_PAGES`]. -EBADMSG when a checksum does not hold.
@@ -250,7 +252,7 @@ ops! {
     /// is kept, as above), 2 = end.
     ReapOut = 63,
     /// Reads it back: segments = as many pages as were written, in the same order, args\[0\] page
-    /// index to begin at. -EBADMSG as above.
+    /// index to begin at. -EBADMSG as above. What a wake begins with, also without segments.
     ReapIn = 64,
     /// Out args: pages in the swap file, its bytes on disk, pages in the REAP file, its bytes on
     /// disk, quota in bytes.
@@ -292,6 +294,10 @@ ops! {
     PressureLine = 88,
     /// Leaves the line.
     PressureLeave = 89,
+    /// Puts a huge page behind 2 MiB of RAM, as MADV_COLLAPSE does: a hint, no byte of it changes.
+    /// Token and result as of [`Op::Sync`]; args\[1\] guest physical address, a multiple of 2 MiB.
+    /// The result is -ETIME if it is done, but took longer than small pages would have.
+    HugePage = 90,
 }
 
 /// The most that [`Op::PressureLine`] counts.
@@ -303,7 +309,7 @@ pub const MAX_SWAP_IN_PAGES: u64 = 64;
 /// The most that one [`Op::Fetch`] reads.
 pub const MAX_FETCH_BYTES: u64 = 1 << 20;
 
-/// What [`Op::Sync`], [`Op::SyncFs`] and [`Op::Fetch`] give if the operation has only begun.
+/// What [`Op::Sync`], [`Op::SyncFs`], [`Op::Fetch`], [`Op::HugePage`] give if it has only begun.
 pub const DISK_BEGUN: u64 = 1;
 
 /// Record locks of the descriptor (F_OFD_SETLK), which exclude those of processes too.

@@ -80,6 +80,9 @@ pub struct PageTable<A: TableAlloc> {
     alloc: A,
     root: Gpa,
     tables: u64,
+    /// Entries that are present, and the most there have been.
+    present: u64,
+    peak: u64,
 }
 
 type Entry = &'static AtomicU64;
@@ -91,7 +94,7 @@ impl<A: TableAlloc> PageTable<A> {
     /// An empty table; `None` when RAM is used up.
     pub fn new(phys: PhysMap, alloc: A) -> Option<Self> {
         let root = alloc.alloc_table()?;
-        Some(Self { phys, alloc, root, tables: 1 })
+        Some(Self { phys, alloc, root, tables: 1, present: 0, peak: 0 })
     }
 
     /// The root table (what CR3 holds).
@@ -102,6 +105,11 @@ impl<A: TableAlloc> PageTable<A> {
     /// Pages that the tables take, the root included.
     pub fn table_pages(&self) -> u64 {
         self.tables
+    }
+
+    /// The most pages that have been present at once.
+    pub fn peak_pages(&self) -> u64 {
+        self.peak
     }
 
     /// The entry of the page at `va` (its low bits are ignored); empty beyond the user half.
@@ -178,6 +186,9 @@ impl<A: TableAlloc> PageTable<A> {
                 added += COUNT_ONE;
             }
             path[1].fetch_add(added, Ordering::AcqRel);
+            if first.is_present() {
+                self.add_present(added / COUNT_ONE);
+            }
         }
         Ok(())
     }
@@ -188,6 +199,16 @@ impl<A: TableAlloc> PageTable<A> {
     /// Where hardware walks the table it may set ACCESSED and DIRTY at any time: they are carried
     /// over to a replacement that is present.
     pub fn for_each(&mut self, range: Range<Va>, f: &mut dyn FnMut(Va, Pte) -> Action) {
+        self.for_each_with(range, u64::MAX, f);
+    }
+
+    /// The same for those that are present: where most pages lie in the store, few are looked at.
+    pub fn for_each_present(&mut self, range: Range<Va>, f: &mut dyn FnMut(Va, Pte) -> Action) {
+        self.for_each_with(range, PteFlags::PRESENT.bits(), f);
+    }
+
+    /// The same for those that have one of the bits `any`.
+    fn for_each_with(&mut self, range: Range<Va>, any: u64, f: &mut dyn FnMut(Va, Pte) -> Action) {
         let end = range.end.min(USER_END);
         let mut at = range.start.page_floor();
         while at < end {
@@ -204,12 +225,13 @@ impl<A: TableAlloc> PageTable<A> {
             while at < stop && !stopped {
                 let entry = &table[index(at, 0)];
                 let old = entry.load(Ordering::Acquire);
-                if old != 0 {
+                if old & any != 0 {
                     match f(at, Pte(old)) {
                         Action::Keep => {}
                         Action::Stop => stopped = true,
                         Action::Replace(new) => {
-                            exchange(entry, old, new);
+                            let old = exchange(entry, old, new);
+                            self.count_present(old, new);
                             if new.is_empty() {
                                 path[1].fetch_sub(COUNT_ONE, Ordering::AcqRel);
                             }
@@ -227,6 +249,15 @@ impl<A: TableAlloc> PageTable<A> {
 
     /// As [`Self::for_each`] without changes, until `f` returns false.
     pub fn visit(&self, range: Range<Va>, f: &mut dyn FnMut(Va, Pte) -> bool) {
+        self.visit_with(range, u64::MAX, f);
+    }
+
+    /// The same for those that are present.
+    pub fn visit_present(&self, range: Range<Va>, f: &mut dyn FnMut(Va, Pte) -> bool) {
+        self.visit_with(range, PteFlags::PRESENT.bits(), f);
+    }
+
+    fn visit_with(&self, range: Range<Va>, any: u64, f: &mut dyn FnMut(Va, Pte) -> bool) {
         let end = range.end.min(USER_END);
         let mut at = range.start.page_floor();
         while at < end {
@@ -237,7 +268,7 @@ impl<A: TableAlloc> PageTable<A> {
                     let stop = next_boundary(at, 1).min(end);
                     while at < stop {
                         let pte = table[index(at, 0)].load(Ordering::Acquire);
-                        if pte != 0 && !f(at, Pte(pte)) {
+                        if pte & any != 0 && !f(at, Pte(pte)) {
                             return;
                         }
                         at = at + PAGE_SIZE;
@@ -253,6 +284,7 @@ impl<A: TableAlloc> PageTable<A> {
         for entry in &root[..ENTRIES / 2] {
             self.drop_tree(entry, 3);
         }
+        self.present = 0;
     }
 
     /// Frees the tables below an entry of a table of `level` and clears it.
@@ -316,6 +348,7 @@ impl<A: TableAlloc> PageTable<A> {
     /// entry.
     fn replace(&mut self, path: &Path, new: Pte) -> Pte {
         let old = exchange(path[0], path[0].load(Ordering::Acquire), new);
+        self.count_present(old, new);
         match (old.is_empty(), new.is_empty()) {
             (true, false) => {
                 path[1].fetch_add(COUNT_ONE, Ordering::AcqRel);
@@ -327,6 +360,19 @@ impl<A: TableAlloc> PageTable<A> {
             _ => {}
         }
         old
+    }
+
+    fn count_present(&mut self, old: Pte, new: Pte) {
+        match (old.is_present(), new.is_present()) {
+            (false, true) => self.add_present(1),
+            (true, false) => self.present -= 1,
+            _ => {}
+        }
+    }
+
+    fn add_present(&mut self, count: u64) {
+        self.present += count;
+        self.peak = self.peak.max(self.present);
     }
 
     fn free_if_empty(&mut self, path: &Path) {

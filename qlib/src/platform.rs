@@ -18,7 +18,7 @@ use crate::{Frames, Gpa, Va};
 pub const BOOT_MAGIC: u64 = 0x3154_424b_5241_5551;
 /// Version of everything in this module and in [`crate::host`]. Both sides are built together, so
 /// unequal is an error.
-pub const ABI_VERSION: u32 = 8;
+pub const ABI_VERSION: u32 = 10;
 
 /// What qvisor tells the kernel at its entry. Lies in guest memory.
 #[repr(C)]
@@ -55,6 +55,11 @@ pub struct BootInfo {
     /// Virtual address of the vDSO image in every user address space (AT_SYSINFO_EHDR), or 0. On
     /// [`PLATFORM_KVM`] the kernel has one of its own.
     pub vdso: Va,
+    /// Bytes of that image, in whole pages; 0 where the kernel has no copy of it.
+    pub vdso_bytes: u64,
+    /// Where the copy lies: it is what the kernel reads in the place of the image, which is the
+    /// platform's and not in guest memory.
+    pub vdso_copy: Gpa,
     /// AT_HWCAP of the host CPU.
     pub hwcap: u64,
     /// AT_HWCAP2 of the host CPU.
@@ -126,6 +131,10 @@ pub struct PlatformOps {
     /// of what was touched. 0, or a negative errno when the platform cannot tell.
     pub space_touched:
         unsafe extern "C" fn(space: u64, va: Va, pages: u64, bitmap: *mut u64) -> i64,
+    /// CPU time that the host has given to what ran in `space` since it was made, in ns: the
+    /// platform's own work in it included, and no time in which it was ready and had no CPU.
+    /// -ENOSYS on a platform that cannot tell, -ESRCH when it is not known any more.
+    pub space_time: unsafe extern "C" fn(space: u64) -> i64,
     /// Makes a user thread in `space`; its handle, or a negative errno. `token` comes back in its
     /// traps. The thread is in the stopped state ([`RESUME_REGS`] may be given at once). `creator`
     /// is the handle of a thread of the same space that is stopped (or 0 for the first thread): the

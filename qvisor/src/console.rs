@@ -102,8 +102,8 @@ impl Drop for RawMode {
     }
 }
 
-/// The signals that a foreground command passes on to the container.
-const FORWARDED: [Signal; 7] = [
+/// The signals that a command catches which has something to undo.
+const CAUGHT: [Signal; 7] = [
     Signal::SIGHUP,
     Signal::SIGINT,
     Signal::SIGQUIT,
@@ -113,17 +113,36 @@ const FORWARDED: [Signal; 7] = [
     Signal::SIGWINCH,
 ];
 
-/// Catches the signals that are passed on. Make it before the container, so that none is lost, and
-/// none ends this program while it has something to undo. Called again it gives another descriptor
-/// for the same signals, each of which is read once.
+/// Signals that a foreground command does not pass on. They are about its own children, and its
+/// own use of its terminal: in the background it has to stop before it changes that.
+const NOT_FORWARDED: [Signal; 3] = [Signal::SIGCHLD, Signal::SIGTTIN, Signal::SIGTTOU];
+
+/// Catches signals that ask this program to end, so that none ends it while it has something to
+/// undo. Called again it gives another descriptor for the same signals, each of which is read once.
 ///
 /// # Errors
 /// Those of signalfd(2).
 pub fn catch_signals() -> Result<SignalFd> {
     let mut set = SigSet::empty();
-    set.extend(FORWARDED);
+    set.extend(CAUGHT);
+    catch(&set)
+}
+
+/// The same, and catches all others that a foreground command passes on to the container: as runc,
+/// whatever can be caught, real-time signals too. Make it before the container, so that none is
+/// lost.
+///
+/// # Errors
+/// As there.
+pub fn catch_all_signals() -> Result<SignalFd> {
+    let mut set = sys::all_signals();
+    NOT_FORWARDED.into_iter().for_each(|signal| set.remove(signal));
+    catch(&set)
+}
+
+fn catch(set: &SigSet) -> Result<SignalFd> {
     set.thread_block().context("blocking signals")?;
-    SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+    SignalFd::with_flags(set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .context("catching signals")
 }
 
@@ -134,8 +153,8 @@ pub fn catch_signals() -> Result<SignalFd> {
 /// waits.
 pub fn end_if_asked(signals: &SignalFd) -> Result<()> {
     if let Ok(Some(info)) = signals.read_signal()
+        && asks_to_end(info.ssi_signo.cast_signed())
         && let Ok(signal) = Signal::try_from(info.ssi_signo.cast_signed())
-        && asks_to_end(signal)
     {
         return Err(Interrupted(signal).into());
     }
@@ -148,8 +167,13 @@ pub fn end_if_asked(signals: &SignalFd) -> Result<()> {
 pub struct Interrupted(pub Signal);
 
 /// True if a signal asks a program to end.
-pub fn asks_to_end(signal: Signal) -> bool {
-    matches!(signal, Signal::SIGHUP | Signal::SIGINT | Signal::SIGQUIT | Signal::SIGTERM)
+pub fn asks_to_end(signo: i32) -> bool {
+    matches!(signo, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGTERM)
+}
+
+/// The name of a signal by its number.
+pub fn signal_name(signo: i32) -> String {
+    Signal::try_from(signo).map_or_else(|_| signo.to_string(), |signal| signal.to_string())
 }
 
 /// Waits until `fd` is readable, or for a signal that asks this program to end.
@@ -180,7 +204,7 @@ pub fn attend(
     end: BorrowedFd<'_>,
     signals: &SignalFd,
     master: Option<&OwnedFd>,
-    mut forward: impl FnMut(Signal) -> Result<()>,
+    mut forward: impl FnMut(i32) -> Result<()>,
 ) -> Result<()> {
     let _raw = master.map(|_| RawMode::enter());
     let mut relay = master.map(Relay::new).transpose()?;
@@ -205,8 +229,10 @@ pub fn attend(
         let ready: Vec<PollFlags> =
             fds.iter().map(|f| f.revents().unwrap_or(PollFlags::empty())).collect();
         while let Ok(Some(info)) = signals.read_signal() {
-            if let Ok(signal) = Signal::try_from(info.ssi_signo.cast_signed()) {
-                forward(signal)?;
+            let signo = info.ssi_signo.cast_signed();
+            // One of this process itself says that nobody reads what it shows.
+            if signo != libc::SIGPIPE || info.ssi_pid != std::process::id() {
+                forward(signo)?;
             }
         }
         if let Some(r) = &mut relay {

@@ -8,10 +8,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use containerd_shim_protos::types::mount::Mount;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::cgroup::Cgroup;
 use crate::fault::Fault;
+use crate::metrics::Usage;
 use crate::mounts;
 use crate::options::Options;
 use crate::process::Process;
@@ -38,6 +40,10 @@ pub struct Container {
     execs: Mutex<Execs>,
     /// The image that its start makes it of, if any.
     image: Option<PathBuf>,
+    /// Whether it is in the sandbox of its pod's first container.
+    shares_kernel: bool,
+    /// What it used when that was last known, if it is there.
+    last_usage: Mutex<Option<Usage>>,
     /// Known when there is a sandbox.
     cgroup: OnceLock<Cgroup>,
     quark: Quark,
@@ -56,6 +62,8 @@ pub struct New<'a> {
     pub paths: Paths,
     /// The directory of the image that it is to be made of, if any.
     pub image: Option<&'a Path>,
+    /// Whether it is to be in the sandbox of its pod's first container.
+    pub shares_kernel: bool,
     /// How to call `quark`.
     pub options: Options,
 }
@@ -93,6 +101,8 @@ impl Container {
             init: Arc::new(Process::new("", new.paths.clone())),
             execs: Mutex::default(),
             image: new.image.map(Path::to_owned),
+            shares_kernel: new.shares_kernel,
+            last_usage: Mutex::default(),
             cgroup: OnceLock::new(),
             quark: Quark::new(new.options.clone(), reaper.clone()),
             reaper: reaper.clone(),
@@ -147,6 +157,31 @@ impl Container {
     /// The processes that `exec` started, or will.
     pub fn all_execs(&self) -> Vec<Arc<Process>> {
         self.execs().values().map(|(process, _)| process.clone()).collect()
+    }
+
+    /// What its programs use, if its cgroup does not tell: they run in the sandbox of another
+    /// container. When they have ended, or the sandbox does not answer, what they had used before:
+    /// whoever watches would take less for a new beginning.
+    pub async fn own_usage(&self) -> Option<Usage> {
+        if !self.shares_kernel {
+            return None;
+        }
+        let event = self.quark.run(&["events", "--stats", &self.id]).await;
+        let usage = event.and_then(|event| Usage::parse(&event)).ok();
+        let mut last = self.last_usage.lock().unwrap_or_else(|e| e.into_inner());
+        *last = usage.or(*last);
+        *last
+    }
+
+    /// True if it has ended because memory was used up.
+    pub async fn was_out_of_memory(&self) -> bool {
+        if !self.shares_kernel {
+            return self.cgroup().oom_kills() > 0;
+        }
+        // The cgroup knows of nobody but who stands for it.
+        let state = self.quark.run(&["state", &self.id]).await.unwrap_or_default();
+        let state = serde_json::from_str::<Value>(&state).unwrap_or_default();
+        state["ended"]["out_of_memory"] == true
     }
 
     /// Its cgroup; an empty one before there is a sandbox.

@@ -1,26 +1,92 @@
 //! Statistics of a container in the messages that containerd's clients know.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use containerd_shim_protos::protobuf::well_known_types::any::Any;
 use containerd_shim_protos::protobuf::{Message, MessageField};
 use containerd_shim_protos::{cgroups::metrics as v1, cgroups_v2::metrics as v2};
+use serde_json::Value;
 
 use crate::cgroup::{Cgroup, field};
 
 /// The clock's ticks a second, in which cgroup v1 counts the kinds of CPU time (`USER_HZ`).
 const TICKS: u64 = 100;
 
-/// Those of a cgroup.
+/// What the programs of a container use that shares the kernel of its pod: they run in the sandbox
+/// of the pod's first container, so its cgroup tells of nothing but the process that stands for it.
+#[derive(Clone, Copy)]
+pub struct Usage {
+    /// CPU time in user mode and in the kernel, in nanoseconds.
+    cpu_ns: (u64, u64),
+    /// Resident sets in bytes; what several processes share counts for each.
+    memory_bytes: u64,
+    threads: u64,
+}
+
+impl Usage {
+    /// Reads what `quark events --stats` prints.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn parse(event: &str) -> Result<Self> {
+        let event: Value = serde_json::from_str(event).context("statistics of quark")?;
+        let number = |place: &str| {
+            let number = event.pointer(place).and_then(Value::as_u64);
+            number.with_context(|| format!("statistics of quark without {place}"))
+        };
+        Ok(Self {
+            cpu_ns: (number("/data/cpu/usage/user")?, number("/data/cpu/usage/kernel")?),
+            memory_bytes: number("/data/memory/usage/usage")?,
+            threads: number("/data/pids/current")?,
+        })
+    }
+}
+
+/// Those of a cgroup; `usage` goes before what it tells.
 ///
 /// # Errors
 /// When the message cannot be made.
-pub fn collect(cgroup: &Cgroup) -> Result<Any> {
+pub fn collect(cgroup: &Cgroup, usage: Option<&Usage>) -> Result<Any> {
     let (name, value) = if cgroup.is_unified() {
-        ("io.containerd.cgroups.v2.Metrics", unified(cgroup).write_to_bytes()?)
+        let mut metrics = unified(cgroup);
+        if let Some(usage) = usage {
+            tell_unified(&mut metrics, usage);
+        }
+        ("io.containerd.cgroups.v2.Metrics", metrics.write_to_bytes()?)
     } else {
-        ("io.containerd.cgroups.v1.Metrics", legacy(cgroup).write_to_bytes()?)
+        let mut metrics = legacy(cgroup);
+        if let Some(usage) = usage {
+            tell_legacy(&mut metrics, usage);
+        }
+        ("io.containerd.cgroups.v1.Metrics", metrics.write_to_bytes()?)
     };
     Ok(Any { type_url: name.to_owned(), value, ..Any::new() })
+}
+
+fn tell_legacy(metrics: &mut v1::Metrics, usage: &Usage) {
+    let cpu = metrics.cpu.mut_or_insert_default().usage.mut_or_insert_default();
+    (cpu.user, cpu.kernel) = usage.cpu_ns;
+    cpu.total = cpu.user + cpu.kernel;
+    cpu.per_cpu.clear();
+    let memory = metrics.memory.mut_or_insert_default();
+    (memory.rss, memory.total_rss) = (usage.memory_bytes, usage.memory_bytes);
+    // Clients take cache that is not in use off the usage, and of that this is none.
+    (memory.inactive_file, memory.total_inactive_file) = (0, 0);
+    let all = memory.usage.mut_or_insert_default();
+    all.usage = usage.memory_bytes;
+    all.max = all.max.max(all.usage);
+    metrics.pids.mut_or_insert_default().current = usage.threads;
+}
+
+fn tell_unified(metrics: &mut v2::Metrics, usage: &Usage) {
+    let cpu = metrics.cpu.mut_or_insert_default();
+    (cpu.user_usec, cpu.system_usec) = (usage.cpu_ns.0 / 1000, usage.cpu_ns.1 / 1000);
+    cpu.usage_usec = cpu.user_usec + cpu.system_usec;
+    let memory = metrics.memory.mut_or_insert_default();
+    (memory.anon, memory.usage) = (usage.memory_bytes, usage.memory_bytes);
+    // As above.
+    memory.inactive_file = 0;
+    memory.max_usage = memory.max_usage.max(memory.usage);
+    metrics.pids.mut_or_insert_default().current = usage.threads;
 }
 
 fn legacy(cgroup: &Cgroup) -> v1::Metrics {
@@ -248,7 +314,7 @@ mod tests {
     #[test]
     fn this_process_has_statistics() {
         let pid = i32::try_from(std::process::id()).unwrap();
-        let any = collect(&Cgroup::of(pid)).unwrap();
+        let any = collect(&Cgroup::of(pid), None).unwrap();
         if any.type_url.contains("v1") {
             let metrics = v1::Metrics::parse_from_bytes(&any.value).unwrap();
             assert!(metrics.cpu.usage.total > 0);
@@ -258,5 +324,26 @@ mod tests {
             let metrics = v2::Metrics::parse_from_bytes(&any.value).unwrap();
             assert!(metrics.cpu.usage_usec > 0);
         }
+    }
+
+    #[test]
+    fn what_a_container_of_a_shared_pod_uses_goes_before_its_cgroup() {
+        let event = r#"{"type":"stats","id":"c","data":{
+            "cpu":{"usage":{"total":5000,"percpu":[],"kernel":2000,"user":3000}},
+            "memory":{"usage":{"limit":9,"usage":4096,"max":1,"failcnt":0},"raw":{}},
+            "pids":{"current":7,"limit":0}}}"#;
+        let usage = Usage::parse(event).unwrap();
+        let mut old = v1::Metrics::new();
+        old.memory.mut_or_insert_default().total_inactive_file = 99;
+        tell_legacy(&mut old, &usage);
+        let cpu = &old.cpu.usage;
+        assert_eq!((cpu.total, cpu.user, cpu.kernel), (5000, 3000, 2000));
+        assert_eq!((old.memory.usage.usage, old.memory.usage.max), (4096, 4096));
+        assert_eq!((old.memory.total_inactive_file, old.pids.current), (0, 7));
+        let mut new = v2::Metrics::new();
+        tell_unified(&mut new, &usage);
+        assert_eq!((new.cpu.usage_usec, new.cpu.user_usec), (5, 3));
+        assert_eq!((new.memory.usage, new.memory.anon, new.pids.current), (4096, 4096, 7));
+        assert!(Usage::parse("{}").is_err());
     }
 }

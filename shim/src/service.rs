@@ -83,15 +83,16 @@ impl Service {
         Ok((container, process))
     }
 
-    /// Makes a container of a pod into one that quark can make.
-    fn adapt(&self, id: &str, bundle: &Path, options: &Options) -> anyhow::Result<()> {
+    /// Makes a container of a pod into one that quark can make. The answer: whether it shares the
+    /// kernel of the pod's first one.
+    fn adapt(&self, id: &str, bundle: &Path, options: &Options) -> anyhow::Result<bool> {
         let mut config = Config::read(bundle)?;
-        let Some(pod) = config.pod().map(str::to_owned) else { return Ok(()) };
+        let Some(pod) = config.pod().map(str::to_owned) else { return Ok(false) };
         let first = (pod != id).then(|| self.container(&pod).ok()).flatten();
         let first = first.and_then(|first| Config::read(&first.bundle).ok());
         if first.as_ref().is_some_and(|first| first.is_shared(&options.arguments)) {
             // What it is to share it can share.
-            return Ok(());
+            return Ok(true);
         }
         let (changed, processes) = config.leave_pod(first.as_ref().and_then(Config::hostname));
         if processes {
@@ -100,7 +101,10 @@ impl Service {
                 its own"
             ));
         }
-        if changed { config.write(bundle) } else { Ok(()) }
+        if changed {
+            config.write(bundle)?;
+        }
+        Ok(false)
     }
 
     async fn make(&self, request: &CreateTaskRequest) -> Result<Arc<Container>, Fault> {
@@ -109,7 +113,7 @@ impl Service {
         }
         let bundle = Path::new(&request.bundle);
         let options = Options::resolve(request.options.as_ref(), &self.namespace)?;
-        self.adapt(&request.id, bundle, &options)?;
+        let shares_kernel = self.adapt(&request.id, bundle, &options)?;
         let paths = Paths {
             stdin: request.stdin.clone(),
             stdout: request.stdout.clone(),
@@ -117,7 +121,15 @@ impl Service {
             terminal: request.terminal,
         };
         let image = Some(Path::new(&request.checkpoint)).filter(|dir| !dir.as_os_str().is_empty());
-        let new = New { id: &request.id, bundle, rootfs: &request.rootfs, paths, image, options };
+        let new = New {
+            id: &request.id,
+            bundle,
+            rootfs: &request.rootfs,
+            paths,
+            image,
+            shares_kernel,
+            options,
+        };
         let (container, ended) = Container::create(new, &self.reaper).await?;
         let container = Arc::new(container);
         self.containers().insert(request.id.clone(), Slot::Made(container.clone()));
@@ -158,7 +170,7 @@ impl Service {
             let _turn = process.turn.lock().await;
             drop(process.signals.write().await);
             let is_init = process.exec_id.is_empty();
-            if is_init && container.cgroup().oom_kills() > 0 {
+            if is_init && container.was_out_of_memory().await {
                 let event = TaskOOM { container_id: container.id.clone(), ..TaskOOM::new() };
                 events.publish(topics::TASK_OOM_EVENT_TOPIC, "TaskOOM", &event);
             }
@@ -437,7 +449,8 @@ impl Task for Service {
 
     async fn stats(&self, _: &TtrpcContext, request: StatsRequest) -> RpcResult<StatsResponse> {
         let container = self.container(&request.id)?;
-        let stats = metrics::collect(container.cgroup()).map_err(Fault::from)?;
+        let usage = container.own_usage().await;
+        let stats = metrics::collect(container.cgroup(), usage.as_ref()).map_err(Fault::from)?;
         Ok(StatsResponse { stats: MessageField::some(stats), ..StatsResponse::new() })
     }
 

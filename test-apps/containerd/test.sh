@@ -128,8 +128,12 @@ check "environment and directory" is "v /tmp" run --rm --env A=v --cwd /tmp $ima
 check "much output arrives whole" is 1000000 bash -c "timeout 50 ctr -a $sock run --runtime $runtime ${options[*]} --rm $image a7 sh -c 'yes 0123456 | dd bs=8000 count=125 iflag=fullblock 2>/dev/null' | wc -c"
 check "a terminal" says "/dev/pts/0" timeout -s KILL 30 script -qec "ctr -a $sock run --runtime $runtime ${options[*]} -t --rm $image a8 sh -c 'tty; sleep 1'" /dev/null
 
-( timeout 90 ctr -a "$sock" events > "$work/events" 2>/dev/null ) &
-events=$!
+# Writes containerd's events to a file, until the process $events is ended.
+listen() {
+    ( timeout 90 ctr -a "$sock" events > "$1" 2>/dev/null ) &
+    events=$!
+}
+listen "$work/events"
 check "run -d" run -d $image web sh -c 'trap "exit 3" TERM; httpd -f -p 8080 -h /www & while :; do sleep 1 & wait $!; done'
 check "it runs" is_status web RUNNING
 check "exec passes output and code" code 5 bash -c "timeout -s KILL 30 ctr -a $sock task exec --exec-id e1 web sh -c 'echo out; exit 5' | grep -q out && timeout -s KILL 30 ctr -a $sock task exec --exec-id e2 web sh -c 'exit 5'"
@@ -221,12 +225,25 @@ if [ "$runtime" = io.containerd.quark.v1 ]; then
     check "it reaches the first" soon fetched
     check "it has processes of its own" says "1 sleep 1000" ctr task exec --exec-id p1 pod2 ps -o pid,args
     check "and files of its own" is "" ctr task exec --exec-id p2 pod1 sh -c 'cat /file 2> /dev/null'
+    # A writer whose reader does not read holds its buffer.
+    ctr task exec -d --exec-id p3 pod2 sh -c 'dd if=/dev/zero bs=32M count=1 2> /dev/null | sleep 1000'
+    holds() { ctr task metrics "$1" | awk -v least="$2" -v most="$3" '/^memory.usage/ { exit !($2 >= least && $2 <= most) }'; }
+    check "its statistics are of its programs" soon holds pod2 33554432 67108864
+    among=("${joined[@]}" --with-ns "pid:/proc/$(task_pid pod2)/ns/pid")
+    check "a container may be among the processes of another" says "sleep 1000" run --rm "${pod[@]}" "${among[@]}" $image pod2b ps
     check "a signal ends it" ctr task kill -s SIGKILL pod2
     check "which is told" soon is_status pod2 STOPPED
     remove pod2
     check "and the first goes on" is_status pod1 RUNNING
     ends_with_7() { run "${pod[@]}" "${joined[@]}" $image pod3 sh -c 'exit 7'; [ $? = 7 ]; }
     check "one that ends has its code" ends_with_7
+    listen "$work/pod-events"
+    run -d "${pod[@]}" "${joined[@]}" --memory-limit 67108864 $image pod5 dd if=/dev/zero of=/dev/null bs=200M count=1
+    check "want of memory ends one" soon is_status pod5 STOPPED
+    check "its code is 137" says "exit code 137" ctr task rm pod5
+    check "why is told" soon grep -q "/tasks/oom.*pod5" "$work/pod-events"
+    kill $events 2> /dev/null
+    remove pod5
     run -d "${pod[@]}" "${joined[@]}" $image pod4 sleep 1000
     check "all end with the first" ctr task kill -s SIGKILL pod1
     check "the others too" soon is_status pod4 STOPPED

@@ -108,18 +108,24 @@ if [ "$runtime" = quark ]; then
     check "rm -f of a sleeper" docker rm -f idle
     counted() { docker logs --tail 1 counts; }
     counts_on() { [ "$(counted)" -gt "$1" ]; }
-    # The daemon refuses a start at times while containerd still has the same image ("already exists").
-    start_saved() { for _ in 1 2 3 4 5; do docker start --checkpoint one counts && return; sleep 1; done; return 1; }
+    # containerd (before 2.0) refuses content that it still has of another checkpoint ("already exists"): the configuration is
+    # the same in all of a container. A lease that is given back in step has it take away what nobody needs.
+    forget() {
+        local containerd=(ctr -a "$WORK/exec/containerd/containerd.sock" -n moby)
+        "${containerd[@]}" leases create --id sweep && "${containerd[@]}" leases delete --sync sweep
+    }
     check "one that counts" docker run --runtime quark -d --name counts --network none quark-test \
         sh -c 'i=0; while :; do i=$((i + 1)); echo $i; sleep 0.1; done'
     sleep 0.5
     check "checkpoint create, and it goes on" docker checkpoint create --leave-running counts zero
     check "it runs" is running state counts
+    check "containerd forgets it" forget
     check "checkpoint create" docker checkpoint create counts one
     check "it has ended" soon exited state counts
     last=$(counted)
     check "both are there" is "zero one" bash -c "docker checkpoint ls counts | awk 'NR > 1 { print \$1 }' | sort -r | xargs"
-    check "start --checkpoint" start_saved
+    check "containerd forgets it, too" forget
+    check "start --checkpoint" docker start --checkpoint one counts
     sleep 1
     check "it counts on" counts_on "$last"
     check "it has counted nothing twice" is "" bash -c "docker logs counts | uniq -d"

@@ -3,7 +3,7 @@
 
     make languages                            # all; target/languages/report.json and report.md
     make languages ONLY="Go Java"             # some
-    make languages PLATFORM=kvm SLEEPS=2      # on kvm, if need be in an emulated machine
+    make languages PLATFORM=kvm SLEEPS=2      # on kvm, if need be in an emulated machine: without the long jobs, unless LONG=1
 
 A service is asked for rows, hibernated 20 times and woken by a request each; every answer is looked at. Needs root. Exit code 1: a
 job or a service failed, or a job prints something else in quark."""
@@ -71,6 +71,7 @@ def main():
     p.add_argument("--only", default="", help="languages, with spaces between: the beginnings of their names")
     p.add_argument("--without", default="", help="names of runtimes, with spaces between")
     p.add_argument("--sleeps", type=int, default=20)
+    p.add_argument("--short", action="store_true", help="leave out jobs that compile or install much")
     p.add_argument("--roots", action="store_true", help="only make the images")
     options = p.parse_args()
     chosen = [a for a in languages.ALL if not options.only or any(a.name.lower().startswith(n.lower()) for n in options.only.split())]
@@ -86,12 +87,14 @@ def main():
     place.begin()
     sides = [runtimes.Runtime("runc", "runc", [], ""), runtimes.quark_runtime(os.path.abspath(options.quark), options.platform)]
     sides = [r for r in sides if r.name not in options.without.split()]
-    result = {"versions": {r.name: r.version() for r in sides}, "languages": {}}
+    result = {"versions": {r.name: r.version() for r in sides}, "languages": {}, "left_out": []}
     try:
         for language in chosen:
             rootfs, found = roots[language.name], {"jobs": {}, "services": {}}
             result["languages"][language.name] = found
-            for what in language.jobs:
+            jobs = [what for what in language.jobs if not (options.short and what.is_long)]
+            result["left_out"] += [f"{language.name}, {what.name}" for what in language.jobs if what not in jobs]
+            for what in jobs:
                 by = found["jobs"][what.name] = {r.name: job(r, language, what, rootfs) for r in sides}
                 say(f"{language.name}: {what.name}: {tables.job_line(by)}")
             for name, arguments in language.services.items():

@@ -69,6 +69,8 @@ def markdown(result):
               if by.get("quark", {}).get("asleep_bytes")]
     lines = ["# Languages", "", ", ".join(f"{n}: {v}" for n, v in result["versions"].items()) + ".", ""]
     lines += jobs(result) + [""] + services(result) + [""]
+    if result["left_out"]:
+        lines += [f"{len(result['left_out'])} long jobs were left out: {'; '.join(result['left_out'])}.", ""]
     if asleep:
         lines += [f"Asleep they hold {100 * statistics.median(asleep):.0f} % of what they hold warm (median).", ""]
     return "\n".join(lines)

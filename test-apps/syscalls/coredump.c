@@ -3,6 +3,7 @@
 #include <elf.h>
 #include <pthread.h>
 #include <stddef.h>
+#include <sys/auxv.h>
 #include <sys/prctl.h>
 #include <sys/procfs.h>
 #include <sys/user.h>
@@ -72,8 +73,8 @@ static const Elf64_Ehdr *header(void) {
 
 static const Elf64_Phdr *segment(int i) { return (void *)(core + header()->e_phoff + i * sizeof(Elf64_Phdr)); }
 
-// The `skip`th note of this type.
-static const void *note(unsigned type, size_t *size, int skip) {
+// The `skip`th note of this name and type.
+static const void *note_of(const char *who, unsigned type, size_t *size, int skip) {
     for (int i = 0; i < header()->e_phnum; i++) {
         const Elf64_Phdr *p = segment(i);
         if (p->p_type != PT_NOTE) continue;
@@ -81,7 +82,7 @@ static const void *note(unsigned type, size_t *size, int skip) {
         for (const char *at = core + p->p_offset; at < core + p->p_offset + p->p_filesz;) {
             const Elf64_Nhdr *n = (void *)at;
             const char *name = at + sizeof *n, *content = name + (n->n_namesz + 3) / 4 * 4;
-            if (n->n_type == type && strcmp(name, "CORE") == 0 && skip-- == 0) {
+            if (n->n_type == type && strcmp(name, who) == 0 && skip-- == 0) {
                 *size = n->n_descsz;
                 return content;
             }
@@ -90,6 +91,8 @@ static const void *note(unsigned type, size_t *size, int skip) {
     }
     return NULL;
 }
+
+static const void *note(unsigned type, size_t *size, int skip) { return note_of("CORE", type, size, skip); }
 
 // What the dump has at an address; NULL if it leaves that out.
 static const void *memory(const volatile void *address, size_t bytes) {
@@ -129,7 +132,8 @@ CASE(dump_tells_what_happened) {
         OK(madvise(readable, 4096, MADV_DONTDUMP));
         OK(madvise(readable, 4096, MADV_DODUMP));
         register long marker __asm__("r12") = 0x1234567812345678;
-        __asm__ volatile("movl $1, 16" ::"r"(marker));
+        register double kept __asm__("xmm3") = 2.5;
+        __asm__ volatile("movl $1, 16" ::"r"(marker), "x"(kept));
         _exit(100);
     }
     expect_dump(pid, SIGSEGV, true);
@@ -173,6 +177,14 @@ CASE(dump_tells_what_happened) {
     STR_EQ((char *)(files + 2 + 3 * files[0]), self_path);
     CHECK(note(NT_FPREGSET, &size, 0));
     EQ(size, sizeof(struct user_fpregs_struct));
+    // All of the extended state, as PTRACE_GETREGSET has it.
+    const struct user_fpregs_struct *fp = note(NT_FPREGSET, &size, 0);
+    const char *state = note_of("LINUX", NT_X86_XSTATE, &size, 0);
+    CHECK(state && size >= 576);
+    EQ(memcmp(state, fp, 416), 0);
+    double kept;
+    memcpy(&kept, state + 160 + 3 * 16, sizeof kept);
+    CHECK(kept == 2.5);
     // Memory.
     const void *at = memory(&written, sizeof written);
     CHECK(at);
@@ -183,6 +195,9 @@ CASE(dump_tells_what_happened) {
     EQ(*(char *)at, 0);
     CHECK(memory(left_out, 1) == NULL);
     CHECK(memory(readable, 1) && *(char *)memory(readable, 1) == 'x');
+    // The vDSO, wherever it is.
+    const char *image = (char *)getauxval(AT_SYSINFO_EHDR);
+    if (image) CHECK(memory(image, 4096) && memcmp(memory(image, 4096), image, 4096) == 0);
 }
 
 static pthread_barrier_t barrier;

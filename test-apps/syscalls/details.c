@@ -285,6 +285,68 @@ CASE(personality_) {
     EQ(personality(0xffffffff), p | ADDR_NO_RANDOMIZE);
     OK(personality(p));
 }
+// Where a program and all its parts lie, as a digest of what it says.
+static unsigned long layout_of_a_program(int persona) {
+    int fds[2];
+    OK(pipe(fds));
+    pid_t child = OK(fork());
+    if (child == 0) {
+        OK(personality(persona));
+        OK(dup2(fds[1], 1));
+        OK(close(fds[0]));
+        execlp("cat", "cat", "/proc/self/maps", (char *)NULL);
+        _exit(9);
+    }
+    OK(close(fds[1]));
+    unsigned long digest = 0, lines = 0;
+    for (char c; OK(read(fds[0], &c, 1)) == 1; lines += c == '\n') digest = digest * 31 + c;
+    int status;
+    OK(waitpid(child, &status, 0));
+    EQ(status, 0);
+    CHECK(lines > 3);
+    OK(close(fds[0]));
+    return digest;
+}
+
+CASE(without_randomization_programs_lie_where_they_lay) {
+    int p = OK(personality(0xffffffff));
+    unsigned long fixed = layout_of_a_program(p | ADDR_NO_RANDOMIZE);
+    for (int n = 0; n < 3; n++) EQ(layout_of_a_program(p | ADDR_NO_RANDOMIZE), fixed);
+    CHECK(layout_of_a_program(p) != fixed);
+    CHECK(layout_of_a_program(p) != layout_of_a_program(p));
+}
+static long of_cache(int index, const char *file, char text[64]) {
+    char path[128];
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/%s", index, file);
+    int fd = OK(open(path, O_RDONLY));
+    ssize_t n = OK(read(fd, text, 63));
+    CHECK(n > 1 && text[n - 1] == '\n');
+    text[n - 1] = 0;
+    OK(close(fd));
+    return atol(text);
+}
+
+CASE(caches_of_processors) {
+    char text[64], path[64];
+    if (access("/sys/devices/system/cpu/cpu0/cache/index0", F_OK) == -1) skip_case("the processor tells nothing");
+    for (int index = 0, level = 1;; index++) {
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d", index);
+        if (index > 0 && access(path, F_OK) == -1) break;
+        CHECK(of_cache(index, "level", text) >= level);
+        level = of_cache(index, "level", text);
+        of_cache(index, "type", text);
+        CHECK(!strcmp(text, "Data") || !strcmp(text, "Instruction") || !strcmp(text, "Unified"));
+        long bytes = of_cache(index, "coherency_line_size", text) * of_cache(index, "ways_of_associativity", text);
+        bytes *= of_cache(index, "number_of_sets", text) * of_cache(index, "physical_line_partition", text);
+        EQ(of_cache(index, "size", text), bytes / 1024);
+        EQ(text[strlen(text) - 1], 'K');
+        EQ(of_cache(index, "shared_cpu_list", text), 0);
+        of_cache(index, "shared_cpu_map", text);
+        CHECK(strtoul(text + strlen(text) - 1, NULL, 16) & 1);
+        EQ(of_cache(index, "id", text), 0);
+    }
+    ERR(access("/sys/devices/system/cpu/cpu0/cache/index00", F_OK), ENOENT);
+}
 CASE(membarrier_) {
     int c = OK(syscall(SYS_membarrier, MEMBARRIER_CMD_QUERY, 0, 0));
     CHECK(c & MEMBARRIER_CMD_GLOBAL);

@@ -748,9 +748,14 @@ CASE(poll_of_many_places) {
     }
     pthread_t t;
     ZERO(pthread_create(&t, NULL, writer, NULL));
-    EQ(poll(fds, MANY, -1), MANY / 2);
+    // All of them, or those that a slow machine had not looked at when it was written.
+    int ready = poll(fds, MANY, -1);
+    CHECK(ready >= 1 && ready <= MANY / 2);
     ZERO(pthread_join(t, NULL));
-    EQ(fds[MANY - 2].revents, POLLIN);
+    for (int i = 0; i < MANY; i++) {
+        short now = i % 2 == 0 && i >= MANY - 2 * ready ? POLLIN : 0;
+        EQ(fds[i].revents, now);
+    }
     // A signal ends it.
     char byte;
     EQ(read(quiet[0], &byte, 1), 1);

@@ -7,6 +7,7 @@
 #include <sys/fanotify.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/statfs.h>
 
 #ifndef FAN_REPORT_TARGET_FID
@@ -1181,5 +1182,67 @@ CASE(interpreters_are_asked_about) {
         answer(fan, fd, i == 0 ? FAN_DENY : FAN_ALLOW);
         // The harness has no case "script".
         expect_exit(pid, i == 0 ? EPERM : 2);
+    }
+}
+
+// Sends `fd` and a group, if there is one, from a socket to its peer.
+static void send_files(int socket, int fd, int fan) {
+    char control[CMSG_SPACE(2 * sizeof(int))] = {0}, byte = 'x';
+    int files[2] = {fd, fan}, count = fan == -1 ? 1 : 2;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = CMSG_SPACE(count * sizeof(int))};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    *head = (struct cmsghdr){CMSG_LEN(count * sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(head), files, count * sizeof(int));
+    EQ(sendmsg(socket, &message, 0), 1);
+}
+
+// A group that is on its way to somebody is there, and hears.
+CASE(a_group_is_passed_on) {
+    int fan = group(FAN_CLASS_NOTIF), ends[2];
+    write_file("f", "");
+    mark(fan, FAN_OPEN, "f");
+    OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    send_files(ends[0], fan, -1);
+    OK(close(fan));
+    OK(close(OK(open("f", O_RDONLY))));
+    char control[CMSG_SPACE(sizeof(int))], byte;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    EQ(recvmsg(ends[1], &message, 0), 1);
+    memcpy(&fan, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fan);
+    expect_closed(fan, FAN_OPEN);
+    expect_none(fan);
+}
+
+// One that lies in a socket that lies in itself is gone: it keeps nobody waiting for an answer.
+CASE(a_group_in_a_circle_is_gone) {
+    int fan = group(FAN_CLASS_CONTENT), ends[2];
+    write_file("f", "");
+    mark(fan, FAN_OPEN_PERM, "f");
+    for (int waits = 0; waits < 2; waits++) {
+        if (waits) {
+            fan = OK(fanotify_init(FAN_CLASS_CONTENT | FAN_NONBLOCK | FAN_CLOEXEC, O_RDONLY));
+            mark(fan, FAN_OPEN_PERM, "f");
+        }
+        OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+        send_files(ends[0], ends[1], fan);
+        struct pollfd asks = {.fd = fan, .events = POLLIN};
+        pid_t pid = -1;
+        if (waits) {
+            // Somebody waits already, and has none of the descriptors.
+            pid = OK(fork());
+            if (pid == 0) {
+                OK(close(fan)), OK(close(ends[0])), OK(close(ends[1]));
+                OK(open("f", O_RDONLY));
+                _exit(0);
+            }
+            EQ(poll(&asks, 1, -1), 1);
+        }
+        OK(close(fan));
+        OK(close(ends[1]));
+        OK(close(ends[0]));
+        if (waits) expect_exit(pid, 0);
+        else OK(close(OK(open("f", O_RDONLY))));
     }
 }

@@ -2,8 +2,13 @@
 #include "harness.h"
 
 #include <dirent.h>
+#include <linux/fiemap.h>
+#include <linux/fs.h>
+#include <linux/magic.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/sendfile.h>
+#include <sys/socket.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
@@ -332,6 +337,93 @@ CASE(lseek_data_hole) {
     off_t hole = OK(lseek(fd, 1 << 20, SEEK_HOLE));
     EQ(hole, (1 << 20) + 1);
     ERR(lseek(fd, (1 << 20) + 1, SEEK_DATA), ENXIO);
+}
+
+// What was never written is a hole, also of files that are not this kernel's.
+CASE(holes_of_kept_files) {
+    if (!getenv("QUARK_KEPT")) skip_case("only where files are the host's");
+    int fd = OK(open("sparse", O_RDWR | O_CREAT | O_TRUNC, 0600));
+    static char block[65536];
+    memset(block, 'x', sizeof block);
+    for (long n = 1; n < 4; n++) EQ(OK(pwrite(fd, block, sizeof block, n << 20)), (long)sizeof block);
+    OK(ftruncate(fd, 5 << 20));
+    long at = 0;
+    for (long n = 1; n < 4; n++) {
+        at = OK(lseek(fd, at, SEEK_DATA));
+        EQ(at, n << 20);
+        EQ(OK(lseek(fd, at + 5, SEEK_DATA)), at + 5);
+        at = OK(lseek(fd, at, SEEK_HOLE));
+        EQ(at, (n << 20) + (long)sizeof block);
+        EQ(OK(lseek(fd, 0, SEEK_CUR)), at);
+    }
+    ERR(lseek(fd, at, SEEK_DATA), ENXIO);
+    ERR(lseek(fd, 5 << 20, SEEK_HOLE), ENXIO);
+    ERR(lseek(fd, -1, SEEK_DATA), ENXIO);
+    EQ(OK(lseek(fd, 0, SEEK_CUR)), at);
+    OK(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1 << 20, sizeof block));
+    EQ(OK(lseek(fd, 0, SEEK_DATA)), 2 << 20);
+    // A page that is written through a mapping is data.
+    char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 512 << 10);
+    CHECK(page != MAP_FAILED);
+    *page = 1;
+    OK(msync(page, 4096, MS_SYNC));
+    EQ(OK(lseek(fd, 0, SEEK_DATA)), 512 << 10);
+    int flags = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    OK(sync_file_range(fd, 1 << 20, 2 << 20, flags));
+    OK(sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE));
+    OK(unlink("sparse"));
+}
+
+// What has data is told, wherever it lies.
+CASE(extents_of_a_file) {
+    if (!getenv("QUARK_KEPT")) skip_case("only where files are the host's");
+    int fd = OK(open("holes", O_RDWR | O_CREAT, 0600));
+    static char block[65536];
+    memset(block, 'x', sizeof block);
+    for (int n = 0; n < 3; n++) EQ(OK(pwrite(fd, block, sizeof block, n * (1L << 20))), (long)sizeof block);
+    OK(fsync(fd));
+    struct {
+        struct fiemap head;
+        struct fiemap_extent extents[64];
+    } told;
+    told.head = (struct fiemap){.fm_length = FIEMAP_MAX_OFFSET, .fm_flags = FIEMAP_FLAG_SYNC, .fm_extent_count = 64};
+    struct statfs kind;
+    OK(fstatfs(fd, &kind));
+    if (kind.f_type == TMPFS_MAGIC) {
+        ERR(ioctl(fd, FS_IOC_FIEMAP, &told), EOPNOTSUPP);
+        return;
+    }
+    OK(ioctl(fd, FS_IOC_FIEMAP, &told));
+    // Each is one or more, with nothing of the holes.
+    CHECK(told.head.fm_mapped_extents >= 3);
+    unsigned long total = 0, after = 0;
+    for (unsigned i = 0; i < told.head.fm_mapped_extents; i++) {
+        struct fiemap_extent *e = &told.extents[i];
+        CHECK(e->fe_logical >= after);
+        CHECK(e->fe_logical % (1 << 20) + e->fe_length <= sizeof block);
+        EQ(!!(e->fe_flags & FIEMAP_EXTENT_LAST), i + 1 == told.head.fm_mapped_extents);
+        after = e->fe_logical + e->fe_length;
+        total += e->fe_length;
+    }
+    EQ(total, 3 * sizeof block);
+    unsigned all = told.head.fm_mapped_extents;
+    told.head = (struct fiemap){.fm_length = FIEMAP_MAX_OFFSET};
+    OK(ioctl(fd, FS_IOC_FIEMAP, &told));
+    EQ(told.head.fm_mapped_extents, all);
+    told.head = (struct fiemap){.fm_start = 1 << 20, .fm_length = 4096, .fm_extent_count = 64};
+    OK(ioctl(fd, FS_IOC_FIEMAP, &told));
+    EQ(told.head.fm_mapped_extents, 1);
+    told.head = (struct fiemap){.fm_start = 3 << 20, .fm_length = 4096, .fm_extent_count = 64};
+    OK(ioctl(fd, FS_IOC_FIEMAP, &told));
+    EQ(told.head.fm_mapped_extents, 0);
+    told.head = (struct fiemap){.fm_extent_count = 64};
+    ERR(ioctl(fd, FS_IOC_FIEMAP, &told), EINVAL);
+    told.head = (struct fiemap){.fm_length = 4096, .fm_extent_count = ~0u};
+    ERR(ioctl(fd, FS_IOC_FIEMAP, &told), EINVAL);
+    told.head = (struct fiemap){.fm_length = 4096, .fm_flags = 0x100};
+    ERR(ioctl(fd, FS_IOC_FIEMAP, &told), EBADR);
+    EQ(told.head.fm_flags, 0x100);
+    ERR(ioctl(fd, FS_IOC_FIEMAP, NULL), EFAULT);
 }
 
 CASE(readv_writev) {
@@ -1199,6 +1291,45 @@ CASE(xattr_user) {
 }
 
 // listxattr(2) tells of 64 KiB of names; there is no limit of their number.
+CASE(xattr_of_a_socket) {
+    static const struct {
+        int domain, type, protocol;
+        const char *name;
+    } SOCKETS[] = {
+        {AF_UNIX, SOCK_STREAM, 0, "UNIX-STREAM"}, {AF_UNIX, SOCK_DGRAM, 0, "UNIX"},
+        {AF_UNIX, SOCK_SEQPACKET, 0, "UNIX"},     {AF_INET, SOCK_STREAM, 0, "TCP"},
+        {AF_INET6, SOCK_STREAM, 0, "TCPv6"},      {AF_INET, SOCK_DGRAM, 0, "UDP"},
+        {AF_INET6, SOCK_DGRAM, 0, "UDPv6"},       {AF_NETLINK, SOCK_RAW, 0, "NETLINK"},
+    };
+    char value[64], path[64];
+    for (size_t i = 0; i < sizeof SOCKETS / sizeof *SOCKETS; i++) {
+        int fd = OK(socket(SOCKETS[i].domain, SOCKETS[i].type, SOCKETS[i].protocol));
+        size_t size = strlen(SOCKETS[i].name) + 1;
+        EQ(OK(fgetxattr(fd, "system.sockprotoname", NULL, 0)), size);
+        memset(value, 'x', sizeof value);
+        EQ(OK(fgetxattr(fd, "system.sockprotoname", value, sizeof value)), size);
+        STR_EQ(value, SOCKETS[i].name);
+        ERR(fgetxattr(fd, "system.sockprotoname", value, size - 1), ERANGE);
+        // As lsof finds it.
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        EQ(OK(getxattr(path, "system.sockprotoname", value, sizeof value)), size);
+        STR_EQ(value, SOCKETS[i].name);
+        EQ(OK(flistxattr(fd, value, sizeof value)), 21);
+        STR_EQ(value, "system.sockprotoname");
+        ERR(fgetxattr(fd, "system.other", value, sizeof value), EOPNOTSUPP);
+        ERR(fgetxattr(fd, "user.a", value, sizeof value), ENODATA);
+        ERR(fsetxattr(fd, "user.a", "b", 1, 0), EPERM);
+        ERR(fsetxattr(fd, "system.sockprotoname", "b", 1, 0), EOPNOTSUPP);
+        close(fd);
+    }
+    int fds[2];
+    OK(pipe(fds));
+    EQ(OK(flistxattr(fds[0], value, sizeof value)), 0);
+    ERR(fgetxattr(fds[0], "system.sockprotoname", value, sizeof value), EOPNOTSUPP);
+    ERR(fgetxattr(fds[0], "user.a", value, sizeof value), ENODATA);
+    ERR(fsetxattr(fds[0], "user.a", "b", 1, 0), EPERM);
+}
+
 CASE(xattrs_in_numbers) {
     write_file("f", "");
     char name[64], list[8192];

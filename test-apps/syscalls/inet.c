@@ -773,3 +773,168 @@ static void netlink_as_nobody(void) {
 }
 
 CASE(netlink_is_for_questions_to_the_kernel) { as_nobody(netlink_as_nobody); }
+
+static const struct sockaddr nobody = {.sa_family = AF_UNSPEC};
+
+// connect(2) with AF_UNSPEC ends a connection: the socket is as a new one, and its peer is told.
+static void dissolve(int family) {
+    int listening = listener(family), client, server;
+    client = connected_to(listening);
+    server = OK(accept(listening, NULL, NULL));
+    char got[8];
+    EQ(write(server, "lost", 4), 4);
+    EQ(recv(client, got, 1, MSG_PEEK), 1);
+    OK(connect(client, &nobody, sizeof nobody));
+    int error = 0;
+    socklen_t length = sizeof error;
+    OK(getsockopt(client, SOL_SOCKET, SO_ERROR, &error, &length));
+    EQ(error, ECONNRESET);
+    ERR(read(client, got, sizeof got), ENOTCONN);
+    ERR(read(server, got, sizeof got), ECONNRESET);
+    union address name = name_of(listening);
+    OK(connect(client, &name.any, size_of(family)));
+    server = OK(accept(listening, NULL, NULL));
+    EQ(write(client, "new", 3), 3);
+    EQ(read(server, got, sizeof got), 3);
+    struct pollfd item = {client, POLLIN | POLLOUT, 0};
+    EQ(poll(&item, 1, 0), 1);
+    EQ(item.revents, POLLOUT);
+    // Of a listener those who wait there are told.
+    client = connected_to(listening);
+    OK(connect(listening, &nobody, sizeof nobody));
+    ERR(read(client, got, sizeof got), ECONNRESET);
+    ERR(accept(listening, NULL, NULL), EINVAL);
+    OK(connect(OK(socket(family, SOCK_STREAM, 0)), &nobody, sizeof nobody));
+}
+
+CASE(tcp4_dissolved) { dissolve(AF_INET); }
+CASE(tcp6_dissolved) { dissolve(AF_INET6); }
+
+// A socket that asks for its own port has a connection with itself.
+static void connect_itself(int family) {
+    int fd = bound(family, SOCK_STREAM);
+    union address own = name_of(fd);
+    OK(connect(fd, &own.any, size_of(family)));
+    char got[8];
+    EQ(write(fd, "echo", 4), 4);
+    EQ(read(fd, got, sizeof got), 4);
+    OK(shutdown(fd, SHUT_WR));
+    EQ(read(fd, got, sizeof got), 0);
+    // The same without waiting.
+    fd = bound(family, SOCK_STREAM | SOCK_NONBLOCK);
+    own = name_of(fd);
+    if (connect(fd, &own.any, size_of(family)) == -1) EQ(errno, EINPROGRESS);
+    struct pollfd item = {fd, POLLOUT, 0};
+    EQ(poll(&item, 1, -1), 1);
+    EQ(write(fd, "echo", 4), 4);
+    item.events = POLLIN;
+    EQ(poll(&item, 1, -1), 1);
+    EQ(read(fd, got, sizeof got), 4);
+}
+
+CASE(tcp4_with_itself) { connect_itself(AF_INET); }
+CASE(tcp6_with_itself) { connect_itself(AF_INET6); }
+
+// The last byte of what is sent as urgent is read by itself, and the stream has a mark before it.
+CASE(urgent_bytes) {
+    int client, server, on, left;
+    tcp_pair(AF_INET, &client, &server);
+    EQ(send(client, "ab!", 3, MSG_OOB), 3);
+    EQ(send(client, "cd", 2, 0), 2);
+    struct pollfd item = {server, POLLPRI, 0};
+    EQ(poll(&item, 1, -1), 1);
+    WAIT_UNTIL(({ OK(ioctl(server, FIONREAD, &left)); left; }) == 2);
+    OK(ioctl(server, SIOCATMARK, &on));
+    EQ(on, 0);
+    char got[8];
+    // A read ends at the mark.
+    EQ(read(server, got, sizeof got), 2);
+    OK(ioctl(server, SIOCATMARK, &on));
+    EQ(on, 1);
+    EQ(recv(server, got, 1, MSG_OOB), 1);
+    EQ(got[0], '!');
+    ERR(recv(server, got, 1, MSG_OOB), EINVAL);
+    EQ(read(server, got, sizeof got), 2);
+    EQ(got[0], 'c');
+    OK(ioctl(server, SIOCATMARK, &on));
+    EQ(on, 0);
+    // Among the others.
+    on = 1;
+    OK(setsockopt(server, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on));
+    EQ(send(client, "e?", 2, MSG_OOB), 2);
+    WAIT_UNTIL(({ OK(ioctl(server, FIONREAD, &left)); left; }) >= 1);
+    EQ(read(server, got, sizeof got), 1);
+    ERR(recv(server, got, 1, MSG_OOB), EINVAL);
+    OK(ioctl(server, SIOCATMARK, &on));
+    EQ(on, 1);
+    EQ(read(server, got, sizeof got), 1);
+    EQ(got[0], '?');
+}
+
+static void device_as_nobody(void) {
+    char name[IFNAMSIZ] = "lo";
+    int fd = OK(socket(AF_INET, SOCK_DGRAM, 0));
+    // The first one is free, what it is bound to it stays.
+    ERR(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "nowhere", 8), ENODEV);
+    OK(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, 3));
+    ERR(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, 3), EPERM);
+    ERR(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "", 0), EPERM);
+}
+
+CASE(a_socket_is_bound_to_a_device) {
+    as_nobody(device_as_nobody);
+    int fd = bound(AF_INET, SOCK_DGRAM);
+    char name[IFNAMSIZ] = "?";
+    socklen_t length = sizeof name;
+    OK(getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, &length));
+    EQ(length, 0);
+    OK(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "lo", 2));
+    length = sizeof name;
+    OK(getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, &length));
+    EQ(length, 3);
+    STR_EQ(name, "lo");
+    length = 2;
+    ERR(getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, &length), EINVAL);
+    union address own = name_of(fd);
+    EQ(sendto(fd, "x", 1, 0, &own.any, sizeof own.v4), 1);
+    EQ(read(fd, name, 1), 1);
+    OK(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "", 1));
+    length = sizeof name;
+    OK(getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, &length));
+    EQ(length, 0);
+}
+
+// A datagram goes from the address that its sender says.
+CASE(udp_is_sent_from_an_address) {
+    int server = bound(AF_INET, SOCK_DGRAM), client = OK(socket(AF_INET, SOCK_DGRAM, 0)), on = 1;
+    union address to = name_of(server), from = {0};
+    char control[CMSG_SPACE(sizeof(struct in_pktinfo))] = {0}, data;
+    struct iovec v = {"x", 1};
+    struct msghdr m = {&to, sizeof to.v4, &v, 1, control, sizeof control, 0};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    *c = (struct cmsghdr){CMSG_LEN(sizeof(struct in_pktinfo)), IPPROTO_IP, IP_PKTINFO};
+    struct in_pktinfo *info = (void *)CMSG_DATA(c);
+    info->ipi_spec_dst.s_addr = inet_addr("127.0.0.7");
+    EQ(sendmsg(client, &m, 0), 1);
+    socklen_t length = sizeof from;
+    EQ(recvfrom(server, &data, 1, 0, &from.any, &length), 1);
+    STR_EQ(inet_ntoa(from.v4.sin_addr), "127.0.0.7");
+    int server6 = bound(AF_INET6, SOCK_DGRAM);
+    OK(setsockopt(server6, IPPROTO_IPV6, IPV6_RECVPKTINFO, &on, sizeof on));
+    union address to6 = name_of(server6);
+    char six[CMSG_SPACE(sizeof(struct in6_pktinfo))] = {0};
+    m = (struct msghdr){&to6, sizeof to6.v6, &v, 1, six, sizeof six, 0};
+    c = CMSG_FIRSTHDR(&m);
+    *c = (struct cmsghdr){CMSG_LEN(sizeof(struct in6_pktinfo)), IPPROTO_IPV6, IPV6_PKTINFO};
+    struct in6_pktinfo *info6 = (void *)CMSG_DATA(c);
+    info6->ipi6_addr = in6addr_loopback;
+    EQ(sendmsg(OK(socket(AF_INET6, SOCK_DGRAM, 0)), &m, 0), 1);
+    struct iovec into = {&data, 1};
+    struct msghdr got = {.msg_iov = &into, .msg_iovlen = 1, .msg_control = six, .msg_controllen = sizeof six};
+    EQ(recvmsg(server6, &got, 0), 1);
+    c = CMSG_FIRSTHDR(&got);
+    CHECK(c && c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_PKTINFO);
+    info6 = (void *)CMSG_DATA(c);
+    CHECK(IN6_IS_ADDR_LOOPBACK(&info6->ipi6_addr));
+    EQ(info6->ipi6_ifindex, if_nametoindex("lo"));
+}

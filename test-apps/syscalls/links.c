@@ -774,3 +774,50 @@ CASE(a_message_goes_so_many_hops) {
     CHECK(!memcmp(got, "come", 4));
     ERR(recv(server, got, sizeof got, MSG_DONTWAIT), EAGAIN);
 }
+
+static void bind_to(int fd, const char *device) { OK(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, strlen(device))); }
+static int on_device(int kind, const char *device, int port) {
+    int fd = OK(socket(AF_INET, kind | SOCK_CLOEXEC, 0));
+    bind_to(fd, device);
+    struct sockaddr_in any = at("0.0.0.0", port);
+    OK(bind(fd, ADDRESS(any)));
+    if (kind == SOCK_STREAM) OK(listen(fd, 5));
+    return fd;
+}
+// A port of each interface is another's.
+CASE(sockets_are_bound_to_their_interface) {
+    int fds[2];
+    two(fds);
+    enter(fds[1]);
+    int far = on_device(SOCK_DGRAM, "v1", 5353), near = on_device(SOCK_DGRAM, "lo", 5353), own = OK(socket(AF_INET, SOCK_DGRAM, 0));
+    int listener = on_device(SOCK_STREAM, "v1", 8080);
+    struct sockaddr_in lo = at("127.0.0.1", 5353), v1 = at("10.0.0.2", 5353);
+    EQ(sendto(own, "n", 1, 0, ADDRESS(lo)), 1);
+    lo.sin_port = htons(8080);
+    ERR(connect(OK(socket(AF_INET, SOCK_STREAM, 0)), ADDRESS(lo)), ECONNREFUSED);
+    enter(fds[0]);
+    int client = OK(socket(AF_INET, SOCK_DGRAM, 0));
+    bind_to(client, "v0");
+    EQ(sendto(client, "f", 1, 0, ADDRESS(v1)), 1);
+    char got[2];
+    EQ(read(far, got, 2), 1);
+    EQ(got[0], 'f');
+    EQ(read(near, got, 2), 1);
+    EQ(got[0], 'n');
+    int stream = OK(socket(AF_INET, SOCK_STREAM, 0));
+    bind_to(stream, "v0");
+    v1.sin_port = htons(8080);
+    OK(connect(stream, ADDRESS(v1)));
+    talk(stream, listener, "10.0.0.1");
+    // By the interface that a message says.
+    char control[CMSG_SPACE(sizeof(struct in_pktinfo))] = {0};
+    struct iovec part = {"p", 1};
+    v1.sin_port = htons(5353);
+    struct msghdr message = {&v1, sizeof v1, &part, 1, control, sizeof control, 0};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    *head = (struct cmsghdr){CMSG_LEN(sizeof(struct in_pktinfo)), IPPROTO_IP, IP_PKTINFO};
+    ((struct in_pktinfo *)CMSG_DATA(head))->ipi_ifindex = if_nametoindex("v0");
+    EQ(sendmsg(OK(socket(AF_INET, SOCK_DGRAM, 0)), &message, 0), 1);
+    EQ(read(far, got, 2), 1);
+    EQ(got[0], 'p');
+}

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 
 #include <setjmp.h>
 #include <ucontext.h>
@@ -138,6 +139,58 @@ CASE(private_file_mapping) {
     EQ(p[PAGE + 1], 'b');
     OK(close(fd));
     EQ(p[3 * PAGE], 'd');
+}
+
+// Whether a page is copied as it is written to or along with another, it has the file's bytes and
+// is the program's own. (Also run with files of the host.)
+CASE(private_copies_of_many_pages) {
+    enum { LONG = 70, SHORT = 5, FIRST = 3 };
+    static char page[PAGE];
+    int fd = OK(open("many", O_RDWR | O_CREAT | O_TRUNC, 0600));
+    for (int i = 0; i < LONG; i++) {
+        memset(page, i + 1, PAGE);
+        EQ(OK(write(fd, page, PAGE)), PAGE);
+    }
+    OK(pwrite(fd, "end", 3, LONG * PAGE));
+    for (int order = 0; order < 4; order++) {
+        for (int pages = SHORT; pages <= LONG; pages += LONG - SHORT) {
+            char *p = OK(mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, FIRST * PAGE));
+            OK(mprotect(p + 2 * PAGE, PAGE, PROT_READ));
+            for (int n = 0; n < pages; n++) {
+                int i = order == 0 ? n : order == 1 ? pages - 1 - n : (n * 13 + order) % pages;
+                if (i == 2 || (i + FIRST) >= LONG) continue;
+                EQ(p[i * PAGE + 77], i + FIRST + 1);
+                p[i * PAGE] = -1;
+                EQ(p[i * PAGE + PAGE - 1], i + FIRST + 1);
+            }
+            EQ(p[2 * PAGE], 2 + FIRST + 1);
+            char c;
+            for (int i = 0; i < LONG; i++) CHECK(pread(fd, &c, 1, i * PAGE) == 1 && c == i + 1);
+            OK(munmap(p, pages * PAGE));
+        }
+    }
+    catch_faults();
+    // Until it is written to, a page is the file's.
+    char *q = OK(mmap(NULL, SHORT * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0));
+    q[PAGE] = -1;
+    OK(pwrite(fd, "new", 3, 2 * PAGE));
+    CHECK(memcmp(q + 2 * PAGE, "new", 3) == 0);
+    // The last page of the file, and what comes after it.
+    char *p = OK(mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, (LONG - 1) * PAGE));
+    *p = -1;
+    CHECK(memcmp(p + PAGE, "end\0", 5) == 0);
+    p[PAGE + 3] = '!';
+    CHECK(memcmp(p + PAGE, "end!", 5) == 0);
+    FAULTS(p[2 * PAGE] = 1, SIGBUS, BUS_ADRERR, p + 2 * PAGE);
+    FAULTS(READ(p + 3 * PAGE), SIGBUS, BUS_ADRERR, p + 3 * PAGE);
+    // One that was cut short meanwhile.
+    p = OK(mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 10 * PAGE));
+    OK(ftruncate(fd, 12 * PAGE));
+    p[PAGE] = -1;
+    EQ(p[0], 11);
+    EQ(p[PAGE + 1], 12);
+    FAULTS(p[2 * PAGE] = 1, SIGBUS, BUS_ADRERR, p + 2 * PAGE);
+    OK(unlink("many"));
 }
 
 CASE(private_file_mapping_with_offset) {
@@ -491,6 +544,158 @@ CASE(madvise_others) {
     ERR(madvise(p, PAGE, 9999), EINVAL);
     OK(munmap(p + PAGE, PAGE));
     ERR(madvise(p, 4 * PAGE, MADV_DONTNEED), ENOMEM);
+}
+
+// The 2 MiB of which a program says that it wants them in one piece are as others are.
+enum { HUGE_BYTES = 2 << 20 };
+
+static char *huge_area(int pieces) {
+    char *p = OK(mmap(NULL, (pieces + 1) * (long)HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    char *aligned = (char *)(((uintptr_t)p + HUGE_BYTES - 1) & -(uintptr_t)HUGE_BYTES);
+    OK(madvise(aligned, pieces * (long)HUGE_BYTES, MADV_HUGEPAGE));
+    return aligned;
+}
+
+// What the row `name` of the range that begins at `start` says in smaps.
+static bool smaps_row(const void *start, const char *name, char *value, size_t size) {
+    char head[32], line[512];
+    bool found = false;
+    FILE *f = fopen("/proc/self/smaps", "r");
+    CHECK(f != NULL);
+    snprintf(head, sizeof head, "%lx-", (unsigned long)start);
+    while (fgets(line, sizeof line, f) && strncmp(line, head, strlen(head)) != 0) {}
+    while (!found && fgets(line, sizeof line, f)) found = strncmp(line, name, strlen(name)) == 0;
+    fclose(f);
+    if (found) snprintf(value, size, "%s", line + strlen(name));
+    return found;
+}
+
+CASE(huge_pages_read_as_zeros) {
+    enum { PIECES = 6, ROUNDS = 8 };
+    for (int round = 0; round < ROUNDS; round++) {
+        char *p = huge_area(PIECES);
+        for (long at = 0; at < PIECES * (long)HUGE_BYTES; at += PAGE) {
+            CHECK(p[at] == 0 && p[at + PAGE - 1] == 0);
+            p[at] = (char)(at >> 12 | 1);
+        }
+        // Parts of them are given back, and protected.
+        OK(madvise(p + HUGE_BYTES / 2, HUGE_BYTES, MADV_DONTNEED));
+        OK(madvise(p + 3 * (long)HUGE_BYTES + 5 * PAGE, 7 * PAGE, MADV_DONTNEED));
+        OK(mprotect(p + 4 * (long)HUGE_BYTES + PAGE, PAGE, PROT_READ));
+        for (long at = 0; at < PIECES * (long)HUGE_BYTES; at += PAGE) {
+            long page = at / PAGE;
+            bool gone = (page >= 256 && page < 768) || (page >= 1541 && page < 1548);
+            EQ(p[at], gone ? 0 : (char)(page | 1));
+        }
+        OK(munmap(p, PIECES * (long)HUGE_BYTES));
+    }
+}
+
+CASE(huge_pages_are_copied_by_fork) {
+    char *p = huge_area(2);
+    memset(p, 1, 2 * (long)HUGE_BYTES);
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        for (long at = 0; at < 2 * (long)HUGE_BYTES; at += PAGE) {
+            CHECK(p[at] == 1);
+            p[at] = 2;
+        }
+        _exit(p[5 * PAGE] == 2 ? 7 : 1);
+    }
+    for (long at = 0; at < 2 * (long)HUGE_BYTES; at += PAGE) p[at] = 3;
+    expect_exit(pid, 7);
+    for (long at = 0; at < 2 * (long)HUGE_BYTES; at += PAGE) EQ(p[at], 3);
+}
+
+static char *huge_shared;
+static void *writes_its_byte(void *number) {
+    long own = (long)number;
+    for (long at = 0; at < 16 * (long)HUGE_BYTES; at += PAGE) huge_shared[at + own] = (char)(own + 1);
+    return NULL;
+}
+
+// Threads that meet in one lose nothing.
+CASE(huge_pages_of_many_threads) {
+    enum { THREADS = 8 };
+    huge_shared = huge_area(16);
+    pthread_t threads[THREADS];
+    for (long i = 0; i < THREADS; i++) EQ(pthread_create(&threads[i], NULL, writes_its_byte, (void *)i), 0);
+    for (int i = 0; i < THREADS; i++) EQ(pthread_join(threads[i], NULL), 0);
+    for (long at = 0; at < 16 * (long)HUGE_BYTES; at += PAGE)
+        for (int i = 0; i < THREADS; i++) EQ(huge_shared[at + i], i + 1);
+}
+
+// Whoever is killed while it waits for one leaves nothing of its own to the next.
+CASE(huge_pages_of_who_is_killed) {
+    for (int n = 0; n < 12; n++) {
+        pid_t pid = OK(fork());
+        if (pid == 0) {
+            memset(huge_area(16), 9, 16 * (long)HUGE_BYTES);
+            pause();
+        }
+        usleep(n * 700);
+        OK(kill(pid, SIGKILL));
+        OK(waitpid(pid, NULL, 0));
+        char *p = huge_area(4);
+        for (long at = 0; at < 4 * (long)HUGE_BYTES; at += 512) EQ(p[at], 0);
+        OK(munmap(p, 4 * (long)HUGE_BYTES));
+    }
+}
+
+// Of what a container with a limit of 64 MiB has, huge pages take no more than is written to: small
+// ones do in the end.
+CASE(huge_pages_fit_into_a_limit) {
+    if (!getenv("QUARK_LIMITED")) skip_case("only where memory has a limit of 64 MiB");
+    long piece = HUGE_BYTES, row = 8 * (long)HUGE_BYTES + PAGE;
+    // Rows that end just where the next piece begins, and others' memory after them.
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        for (int n = 0; n < 2; n++) memset(huge_area(9), 1, row);
+        long rest = 4 * piece;
+        char *small = OK(mmap(NULL, rest, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        OK(madvise(small, rest, MADV_NOHUGEPAGE));
+        for (long at = 0; at < rest; at += PAGE) {
+            small[at] = 1;
+            if (at % (16 * PAGE) == 0) usleep(1000);
+        }
+        _exit(7);
+    }
+    expect_exit(pid, 7);
+    for (int writes = 0; writes < 2; writes++) {
+        pid = OK(fork());
+        if (pid == 0) {
+            int pieces = writes ? 50 : 100;
+            volatile char *p = huge_area(pieces);
+            for (long at = 0; at < pieces * piece; at += piece) {
+                if (writes)
+                    p[at] = 1;
+                else
+                    CHECK(p[at] == 0);
+                usleep(20000);
+            }
+            _exit(8);
+        }
+        expect_exit(pid, 8);
+    }
+}
+
+CASE(huge_pages_are_asked_for) {
+    char value[256];
+    char *p = huge_area(2);
+    CHECK(smaps_row(p, "VmFlags:", value, sizeof value) && strstr(value, " hg"));
+    memset(p, 1, 2 * (long)HUGE_BYTES);
+    // The host may have none.
+    CHECK(smaps_row(p, "AnonHugePages:", value, sizeof value));
+    long kib = atol(value);
+    CHECK(kib >= 0 && kib <= 2 * HUGE_BYTES / 1024 && kib % (HUGE_BYTES / 1024) == 0);
+    OK(madvise(p, HUGE_BYTES, MADV_NOHUGEPAGE));
+    CHECK(smaps_row(p, "VmFlags:", value, sizeof value) && strstr(value, " nh") && !strstr(value, " hg"));
+    OK(munmap(p + HUGE_BYTES, HUGE_BYTES));
+    ERR(madvise(p, 2 * HUGE_BYTES, MADV_HUGEPAGE), ENOMEM);
+    OK(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0));
+    EQ(prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0), 1);
+    p = huge_area(2);
+    memset(p, 1, 2 * (long)HUGE_BYTES);
 }
 
 CASE(madvise_dontfork) {
@@ -1046,14 +1251,9 @@ CASE(fork_again_and_again_keeps_both_sides_apart) {
 /* How much of the mapping that begins at an address is present, in KiB. Its entry of smaps counts the pages; statm is off
    by some dozens on Linux before 6.2. */
 static long resident_kib(const void *start) {
-    char head[32], line[256];
+    char value[64];
     long kib = -1;
-    FILE *f = fopen("/proc/self/smaps", "r");
-    CHECK(f != NULL);
-    snprintf(head, sizeof head, "%lx-", (unsigned long)start);
-    while (fgets(line, sizeof line, f) && strncmp(line, head, strlen(head)) != 0) {}
-    while (fgets(line, sizeof line, f) && sscanf(line, "Rss: %ld kB", &kib) != 1) {}
-    fclose(f);
+    CHECK(smaps_row(start, "Rss:", value, sizeof value) && sscanf(value, " %ld kB", &kib) == 1);
     CHECK(kib >= 0);
     return kib;
 }

@@ -306,6 +306,125 @@ CASE(cpu_clocks_count_work) {
     ERR(getrusage(99, &u), EINVAL);
 }
 
+enum { TWICE_AT_MOST = 128 };
+static int64_t spin_until;
+
+// Runs to that moment, and says what CPU time that was.
+static void *spins(void *ns) {
+    while (now_ns(CLOCK_MONOTONIC) < spin_until) {
+    }
+    *(int64_t *)ns = now_ns(CLOCK_THREAD_CPUTIME_ID);
+    return NULL;
+}
+
+static int spins_as_process(void *ns) {
+    spins(ns);
+    return 0;
+}
+
+static int64_t total_ns(int who) {
+    struct rusage used;
+    OK(getrusage(who, &used));
+    int64_t us = used.ru_utime.tv_usec + used.ru_stime.tv_usec;
+    return (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000000LL + us * 1000;
+}
+
+// Twice as many as there are processors have half of one each: while others run none has CPU time.
+CASE(cpu_time_is_what_the_processors_gave) {
+    enum { WALL = 300000000, SLACK = 30000000 };
+    cpu_set_t set;
+    OK(sched_getaffinity(0, sizeof set, &set));
+    int processors = CPU_COUNT(&set), count = 2 * processors;
+    if (count > TWICE_AT_MOST) skip_case("too many processors");
+    int64_t used[TWICE_AT_MOST], sum = 0;
+    pthread_t threads[TWICE_AT_MOST];
+    int64_t began = now_ns(CLOCK_MONOTONIC), before = now_ns(CLOCK_PROCESS_CPUTIME_ID);
+    spin_until = began + WALL;
+    for (int i = 0; i < count; i++) ZERO(pthread_create(&threads[i], NULL, spins, &used[i]));
+    for (int i = 0; i < count; i++) ZERO(pthread_join(threads[i], NULL));
+    int64_t all = now_ns(CLOCK_PROCESS_CPUTIME_ID) - before;
+    int64_t there_was = (now_ns(CLOCK_MONOTONIC) - began) * processors;
+    for (int i = 0; i < count; i++) sum += used[i];
+    CHECK(all <= there_was + SLACK);
+    CHECK(all > 0 && sum > 0);
+    // What threads say at their ends, and what is left of them with the process.
+    CHECK(sum <= all + SLACK && sum >= all / 2);
+
+    began = now_ns(CLOCK_MONOTONIC), before = total_ns(RUSAGE_CHILDREN);
+    spin_until = began + WALL;
+    pid_t children[TWICE_AT_MOST];
+    for (int i = 0; i < count; i++) {
+        children[i] = OK(fork());
+        if (children[i] == 0) {
+            spins(&used[0]);
+            _exit(0);
+        }
+    }
+    for (int i = 0; i < count; i++) expect_exit(children[i], 0);
+    all = total_ns(RUSAGE_CHILDREN) - before;
+    there_was = (now_ns(CLOCK_MONOTONIC) - began) * processors;
+    CHECK(all > 0 && all <= there_was + SLACK);
+
+    // Those that share one memory are not each given what all had.
+    began = now_ns(CLOCK_MONOTONIC), before = total_ns(RUSAGE_CHILDREN);
+    spin_until = began + WALL;
+    enum { STACK = 65536 };
+    char *stacks = malloc(STACK * count);
+    for (int i = 0; i < count; i++)
+        children[i] = OK(clone(spins_as_process, stacks + STACK * (i + 1), CLONE_VM | SIGCHLD, &used[i]));
+    for (int i = 0; i < count; i++) expect_exit(children[i], 0);
+    free(stacks);
+    all = total_ns(RUSAGE_CHILDREN) - before;
+    there_was = (now_ns(CLOCK_MONOTONIC) - began) * processors;
+    CHECK(all > 0 && all <= there_was + SLACK);
+}
+
+static volatile int64_t used_at_limit, used_at_timer;
+
+static void at_limit(int signo) {
+    int64_t used = now_ns(CLOCK_PROCESS_CPUTIME_ID);
+    if (signo == SIGXCPU) used_at_limit = used;
+    else used_at_timer = used;
+}
+
+static void *spins_to_limit(void *nothing) {
+    while (!used_at_limit || !used_at_timer) {
+    }
+    return nothing;
+}
+
+// How late the limit comes, in ns, for threads that are made after it was set; on Linux itself how much later than a timer of
+// the same clock.
+static int64_t late_limit(void) {
+    enum { MORE = 3 };
+    OK(signal(SIGXCPU, at_limit) == SIG_ERR ? -1 : 0);
+    OK(signal(SIGPROF, at_limit) == SIG_ERR ? -1 : 0);
+    OK(setrlimit(RLIMIT_CPU, &(struct rlimit){1, 100}));
+    OK(setitimer(ITIMER_PROF, &(struct itimerval){.it_value.tv_sec = 1}, NULL));
+    pthread_t threads[MORE];
+    for (int i = 0; i < MORE; i++) ZERO(pthread_create(&threads[i], NULL, spins_to_limit, NULL));
+    spins_to_limit(NULL);
+    for (int i = 0; i < MORE; i++) ZERO(pthread_join(threads[i], NULL));
+    CHECK(used_at_limit >= 990000000);
+    struct utsname system;
+    OK(uname(&system));
+    // Linux goes by ticks for both, of which an emulated machine loses some.
+    return used_at_limit - (strstr(system.release, "quark") ? 1000000000 : used_at_timer);
+}
+
+CASE(cpu_limit_counts_threads_made_after_it) {
+    // A machine that is itself kept waiting may be late once. A second is what it would be each time if nobody looked earlier
+    // for the new threads.
+    enum { TRIES = 4 };
+    int status = 1;
+    for (int i = 0; i < TRIES && status != 0; i++) {
+        pid_t child = OK(fork());
+        if (child == 0) _exit(late_limit() < 500000000 ? 0 : 1);
+        EQ(waitpid(child, &status, 0), child);
+    }
+    EQ(status, 0);
+}
+
 CASE(sched_affinity) {
     cpu_set_t set;
     CPU_ZERO(&set);

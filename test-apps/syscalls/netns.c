@@ -895,3 +895,228 @@ CASE(a_socket_of_ipv6_speaks_to_ipv4) {
     EQ(write(fd, "x", 1), 1);
     EQ(recv(server, text, sizeof text, 0), 1);
 }
+
+static const struct sockaddr nobody = {.sa_family = AF_UNSPEC};
+
+// connect(2) with AF_UNSPEC ends a connection, and what it was bound to itself is free again.
+CASE(a_connection_is_dissolved) {
+    own_loopback();
+    int listener = listening("127.0.0.1", 8080), client = connected("127.0.0.1", 8080);
+    int server = OK(accept(listener, NULL, NULL)), port = port_of(client);
+    EQ(write(server, "lost", 4), 4);
+    OK(connect(client, ADDRESS(nobody)));
+    // Both learn of it.
+    char got[8];
+    COMES_TO(client, POLLOUT | POLLHUP | POLLERR);
+    EQ(option_of(client, SOL_SOCKET, SO_ERROR), ECONNRESET);
+    EQ(option_of(client, SOL_SOCKET, SO_ERROR), 0);
+    ERR(read(client, got, sizeof got), ENOTCONN);
+    ERR(read(server, got, sizeof got), ECONNRESET);
+    EQ(read(server, got, sizeof got), 0);
+    struct sockaddr_in name;
+    socklen_t length = sizeof name;
+    ERR(getpeername(client, (struct sockaddr *)&name, &length), ENOTCONN);
+    expect_name(client, false, "0.0.0.0", 0);
+    OK(close(bound(SOCK_STREAM, "127.0.0.1", port)));
+    // It has another one after that, as new as the first.
+    struct sockaddr_in to = at("127.0.0.1", 8080);
+    OK(connect(client, ADDRESS(to)));
+    OK(close(server));
+    server = OK(accept(listener, NULL, NULL));
+    EQ(write(client, "new", 3), 3);
+    EQ(read(server, got, sizeof got), 3);
+    OK(shutdown(client, SHUT_RDWR));
+    OK(connect(client, ADDRESS(nobody)));
+    // Its error is not that of what comes next.
+    OK(connect(client, ADDRESS(to)));
+    int other = OK(accept(listener, NULL, NULL));
+    EQ(write(other, "back", 4), 4);
+    EQ(read(client, got, sizeof got), 4);
+    // So does the side that was accepted.
+    OK(connect(other, ADDRESS(nobody)));
+    ERR(read(client, got, sizeof got), ECONNRESET);
+    OK(connect(other, ADDRESS(to)));
+    EQ(write(other, "third", 5), 5);
+    EQ(read(OK(accept(listener, NULL, NULL)), got, sizeof got), 5);
+}
+
+CASE(what_is_no_connection_is_dissolved_too) {
+    own_loopback();
+    int fd = OK(socket(AF_INET, SOCK_STREAM, 0));
+    OK(connect(fd, ADDRESS(nobody)));
+    ERR(connect(fd, &nobody, 1), EINVAL);
+    EQ(option_of(fd, SOL_SOCKET, SO_ERROR), 0);
+    // Of a listener those are reset who wait there, and it keeps the port that it was bound to.
+    int listener = listening("127.0.0.1", 8080), client = connected("127.0.0.1", 8080);
+    OK(connect(listener, ADDRESS(nobody)));
+    char got;
+    ERR(read(client, &got, 1), ECONNRESET);
+    ERR(accept(listener, NULL, NULL), EINVAL);
+    EQ(option_of(listener, SOL_SOCKET, SO_ACCEPTCONN), 0);
+    EQ(option_of(listener, SOL_SOCKET, SO_ERROR), 0);
+    expect_name(listener, false, "127.0.0.1", 8080);
+    struct sockaddr_in to = at("127.0.0.1", 8080);
+    ERR(connect(fd, ADDRESS(to)), ECONNREFUSED);
+    OK(listen(listener, 0));
+    client = connected("127.0.0.1", 8080);
+    // One that has yet to be let in goes elsewhere.
+    int other = listening("127.0.0.1", 8081), waits = OK(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    ERR(connect(waits, ADDRESS(to)), EINPROGRESS);
+    OK(connect(waits, ADDRESS(nobody)));
+    EQ(option_of(waits, SOL_SOCKET, SO_ERROR), ECONNRESET);
+    to = at("127.0.0.1", 8081);
+    if (connect(waits, ADDRESS(to)) == -1) EQ(errno, EINPROGRESS);
+    COMES_TO(waits, POLLOUT);
+    EQ(write(waits, "x", 1), 1);
+    close(OK(accept(listener, NULL, NULL)));
+    EQ(read(OK(accept(other, NULL, NULL)), &got, 1), 1);
+    expect_name(waits, true, "127.0.0.1", 8081);
+}
+
+// One that calls itself at its own port hears itself.
+CASE(a_socket_is_connected_with_itself) {
+    own_loopback();
+    for (int explicit = 0; explicit < 2; explicit++) {
+        int fd = bound(SOCK_STREAM, explicit ? "127.0.0.1" : "0.0.0.0", 9090);
+        struct sockaddr_in to = at("127.0.0.1", 9090);
+        OK(connect(fd, ADDRESS(to)));
+        expect_name(fd, false, "127.0.0.1", 9090);
+        expect_name(fd, true, "127.0.0.1", 9090);
+        COMES_TO(fd, POLLOUT);
+        EQ(write(fd, "echo", 4), 4);
+        COMES_TO(fd, POLLIN | POLLOUT);
+        char got[8];
+        EQ(read(fd, got, sizeof got), 4);
+        EQ(memcmp(got, "echo", 4), 0);
+        ERR(recv(fd, got, sizeof got, MSG_DONTWAIT), EAGAIN);
+        OK(shutdown(fd, SHUT_WR));
+        EQ(read(fd, got, sizeof got), 0);
+        signal(SIGPIPE, SIG_IGN);
+        ERR(write(fd, "x", 1), EPIPE);
+        OK(close(fd));
+        if (explicit) break;
+        // The port was in use a moment ago.
+        own_loopback();
+    }
+}
+
+static void set_device_as_nobody(void) {
+    int fd = OK(socket(AF_INET, SOCK_DGRAM, 0));
+    OK(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "lo", 2));
+    ERR(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "lo", 2), EPERM);
+    ERR(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "", 1), EPERM);
+    ERR(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "nowhere", 8), ENODEV);
+}
+CASE(a_socket_is_bound_to_an_interface) {
+    own_loopback();
+    AS_NOBODY(set_device_as_nobody());
+    int fd = bound(SOCK_DGRAM, "127.0.0.1", 5353);
+    char name[IFNAMSIZ];
+    socklen_t length = 1;
+    OK(getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, &length));
+    EQ(length, 0);
+    ERR(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "eth0", 5), ENODEV);
+    OK(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "lo\0what", 7));
+    length = IFNAMSIZ - 1;
+    ERR(getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, &length), EINVAL);
+    length = IFNAMSIZ;
+    OK(getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, &length));
+    EQ(length, 3);
+    STR_EQ(name, "lo");
+    EQ(option_of(fd, SOL_SOCKET, 62 /* SO_BINDTOIFINDEX */), 1);
+    struct sockaddr_in to = at("127.0.0.1", 5353);
+    EQ(sendto(fd, "x", 1, 0, ADDRESS(to)), 1);
+    EQ(read(fd, name, 1), 1);
+    set_option(fd, SOL_SOCKET, 62, 0);
+    EQ(option_of(fd, SOL_SOCKET, 62), 0);
+    // A connection of one that listens at it is on it too.
+    int listener = listening("127.0.0.1", 8080);
+    OK(setsockopt(listener, SOL_SOCKET, SO_BINDTODEVICE, "lo", 3));
+    int client = connected("127.0.0.1", 8080), server = OK(accept(listener, NULL, NULL));
+    EQ(option_of(server, SOL_SOCKET, 62), 1);
+    EQ(write(server, "x", 1), 1);
+    EQ(read(client, name, 1), 1);
+}
+
+static long send_from(int fd, int level, int kind, const void *data, size_t size, struct sockaddr *to, socklen_t length) {
+    char control[CMSG_SPACE(32)] = {0};
+    struct iovec part = {"x", 1};
+    struct msghdr message = {to, length, &part, 1, control, CMSG_SPACE(size), 0};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    *head = (struct cmsghdr){CMSG_LEN(size), level, kind};
+    memcpy(CMSG_DATA(head), data, size);
+    return sendmsg(fd, &message, 0);
+}
+CASE(datagrams_say_where_they_come_from) {
+    own_loopback();
+    int server = bound(SOCK_DGRAM, "127.0.0.1", 5353), client = OK(socket(AF_INET, SOCK_DGRAM, 0));
+    struct sockaddr_in to = at("127.0.0.1", 5353), from;
+    struct in_pktinfo info = {.ipi_spec_dst.s_addr = inet_addr("127.0.0.7"), .ipi_ifindex = 1};
+    EQ(send_from(client, IPPROTO_IP, IP_PKTINFO, &info, sizeof info, ADDRESS(to)), 1);
+    socklen_t length = sizeof from;
+    char got;
+    EQ(recvfrom(server, &got, 1, 0, (struct sockaddr *)&from, &length), 1);
+    STR_EQ(inet_ntoa(from.sin_addr), "127.0.0.7");
+    EQ(ntohs(from.sin_port), port_of(client));
+    // An address of somebody else, an interface that is not there, half of a message, one that is not for sending.
+    info = (struct in_pktinfo){.ipi_spec_dst.s_addr = inet_addr("10.9.9.9")};
+    CHECK(send_from(client, IPPROTO_IP, IP_PKTINFO, &info, sizeof info, ADDRESS(to)) == -1);
+    info = (struct in_pktinfo){.ipi_ifindex = 77};
+    ERR(send_from(client, IPPROTO_IP, IP_PKTINFO, &info, sizeof info, ADDRESS(to)), ENODEV);
+    ERR(send_from(client, IPPROTO_IP, IP_PKTINFO, &info, sizeof info - 1, ADDRESS(to)), EINVAL);
+    int hops = 0;
+    ERR(send_from(client, IPPROTO_IP, IP_TTL, &hops, sizeof hops, ADDRESS(to)), EINVAL);
+    ERR(send_from(client, IPPROTO_IP, IP_RECVERR, &hops, sizeof hops, ADDRESS(to)), EINVAL);
+    hops = 9;
+    EQ(send_from(client, IPPROTO_IP, IP_TTL, &hops, sizeof hops, ADDRESS(to)), 1);
+    EQ(read(server, &got, 1), 1);
+    // IPv6.
+    int six = OK(socket(AF_INET6, SOCK_DGRAM, 0));
+    struct sockaddr_in6 own = at6("::1", 5353), from6;
+    OK(bind(six, ADDRESS(own)));
+    struct in6_pktinfo info6 = {.ipi6_addr = in6addr_loopback, .ipi6_ifindex = 1};
+    int client6 = OK(socket(AF_INET6, SOCK_DGRAM, 0));
+    EQ(send_from(client6, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof info6, ADDRESS(own)), 1);
+    length = sizeof from6;
+    EQ(recvfrom(six, &got, 1, 0, (struct sockaddr *)&from6, &length), 1);
+    CHECK(IN6_IS_ADDR_LOOPBACK(&from6.sin6_addr));
+    info6.ipi6_addr = at6("fd00::9", 0).sin6_addr;
+    ERR(send_from(client6, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof info6, ADDRESS(own)), EINVAL);
+    info6 = (struct in6_pktinfo){.ipi6_ifindex = 77};
+    ERR(send_from(client6, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof info6, ADDRESS(own)), ENODEV);
+}
+
+static int asked(int fd, int request) {
+    int value = -1;
+    OK(ioctl(fd, request, &value));
+    return value;
+}
+CASE(urgent_bytes_have_a_mark) {
+    own_loopback();
+    int listener = listening("127.0.0.1", 8080), client = connected("127.0.0.1", 8080), server = OK(accept(listener, NULL, NULL));
+    ERR(ioctl(listener, FIONREAD, &(int){0}), EINVAL);
+    EQ(send(client, "ab!", 3, MSG_OOB), 3);
+    EQ(send(client, "cd", 2, 0), 2);
+    struct pollfd item = {server, POLLPRI, 0};
+    EQ(poll(&item, 1, -1), 1);
+    WAIT_UNTIL(asked(server, FIONREAD) == 2);
+    EQ(asked(server, SIOCATMARK), 0);
+    char got[8];
+    EQ(read(server, got, sizeof got), 2);
+    EQ(asked(server, SIOCATMARK), 1);
+    EQ(recv(server, got, 1, MSG_OOB), 1);
+    EQ(got[0], '!');
+    ERR(recv(server, got, 1, MSG_OOB), EINVAL);
+    EQ(read(server, got, sizeof got), 2);
+    EQ(asked(server, SIOCATMARK), 0);
+    EQ(option_of(server, SOL_SOCKET, SO_OOBINLINE), 0);
+    set_option(server, SOL_SOCKET, SO_OOBINLINE, 1);
+    EQ(option_of(server, SOL_SOCKET, SO_OOBINLINE), 1);
+    EQ(send(client, "e?", 2, MSG_OOB), 2);
+    WAIT_UNTIL(asked(server, FIONREAD) == 2);
+    EQ(read(server, got, sizeof got), 1);
+    ERR(recv(server, got, 1, MSG_OOB), EINVAL);
+    EQ(asked(server, SIOCATMARK), 1);
+    EQ(read(server, got, sizeof got), 1);
+    EQ(got[0], '?');
+}

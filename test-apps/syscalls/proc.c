@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <dirent.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -182,6 +183,76 @@ CASE(resident_set_follows_use) {
     memset(p, 1, big);
     read_file("/proc/self/status", text, sizeof text);
     CHECK(field("VmRSS:") >= before + (15 << 10));
+}
+
+// A row of /proc/PID/status in KiB.
+static long kib_of(const char *row) {
+    static char text[8192];
+    read_file("/proc/self/status", text, sizeof text);
+    const char *at = strstr(text, row);
+    CHECK(at);
+    return atol(at + strlen(row) + 1);
+}
+
+CASE(peaks_are_kept) {
+    enum { MIB = 32, KIB = MIB << 10 };
+    char *p = OK(mmap(NULL, MIB << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    memset(p, 1, MIB << 20);
+    long size = kib_of("VmSize"), resident = kib_of("VmRSS");
+    CHECK(resident >= KIB);
+    OK(munmap(p, MIB << 20));
+    CHECK(kib_of("VmSize") <= size - KIB);
+    CHECK(kib_of("VmRSS") <= resident - KIB + 1024);
+    CHECK(kib_of("VmPeak") >= size);
+    long peak = kib_of("VmHWM");
+    // Where a system is busy Linux counts some pages late.
+    CHECK(peak >= resident - 1024 && peak <= resident + 4096);
+    struct rusage usage;
+    OK(getrusage(RUSAGE_SELF, &usage));
+    CHECK(usage.ru_maxrss >= peak && usage.ru_maxrss <= peak + 1024);
+    // A child begins with what it has.
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        CHECK(kib_of("VmPeak") <= size - KIB + 1024);
+        CHECK(kib_of("VmHWM") <= resident - KIB + 1024);
+        _exit(7);
+    }
+    expect_exit(pid, 7);
+    // Another program has peaks of its own; what was used before counts for its end.
+    pid = OK(fork());
+    if (pid == 0) {
+        p = OK(mmap(NULL, MIB << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        memset(p, 1, MIB << 20);
+        execl("/bin/true", "true", NULL);
+        _exit(9);
+    }
+    int status;
+    EQ(wait4(pid, &status, 0, &usage), pid);
+    EQ(status, 0);
+    CHECK(usage.ru_maxrss >= KIB);
+}
+
+CASE(resident_memory_by_kind) {
+    enum { MIB = 8, KIB = MIB << 10 };
+    // A file's pages, which are shared memory on tmpfs. Linux before 6.2 counts up to 64 pages of a
+    // thread late.
+    int fd = create("mapped");
+    OK(ftruncate(fd, MIB << 20));
+    long before = kib_of("RssFile") + kib_of("RssShmem");
+    char *text = OK(mmap(NULL, MIB << 20, PROT_READ, MAP_SHARED, fd, 0));
+    for (long at = 0; at < MIB << 20; at += 4096) CHECK(text[at] == 0);
+    CHECK(kib_of("RssFile") + kib_of("RssShmem") >= before + KIB - 512);
+    long anonymous = kib_of("RssAnon"), shared = kib_of("RssShmem");
+    char *p = OK(mmap(NULL, MIB << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    memset(p, 1, MIB << 20);
+    CHECK(kib_of("RssAnon") >= anonymous + KIB - 1024);
+    CHECK(kib_of("RssShmem") <= shared + 1024);
+    char *q = OK(mmap(NULL, MIB << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    memset(q, 1, MIB << 20);
+    CHECK(kib_of("RssShmem") >= shared + KIB - 1024);
+    CHECK(kib_of("RssAnon") <= anonymous + KIB + 1024);
+    long sum = kib_of("RssAnon") + kib_of("RssFile") + kib_of("RssShmem");
+    CHECK(labs(sum - kib_of("VmRSS")) <= 1024);
 }
 
 CASE(maps) {
@@ -829,4 +900,95 @@ CASE(the_configuration_is_compressed) {
     EQ(head[1], 0x8b);
     if (access("/bin/zcat", X_OK) == 0)
         EQ(system("zcat /proc/config.gz | grep -q '^CONFIG_USER_NS=y'"), 0);
+}
+
+static pid_t whose;
+
+static void *looks_at_the_leader(void *unused) {
+    WAIT_UNTIL(process_state(whose) == 'Z');
+    char to[PATH_MAX];
+    const char *gone[] = {"exe", "cwd", "root", "fd/0", "ns/mnt", "ns/net", "ns/uts", "ns/pid_for_children"};
+    for (size_t i = 0; i < sizeof gone / sizeof *gone; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "/proc/self/%s", gone[i]);
+        ERR(readlink(path, to, sizeof to), ENOENT);
+        ERR(open(path, O_RDONLY), ENOENT);
+        snprintf(path, sizeof path, "/proc/%d/%s", whose, gone[i]);
+        ERR(readlink(path, to, sizeof to), ENOENT);
+        // The thread has what it had.
+        snprintf(path, sizeof path, "/proc/thread-self/%s", gone[i]);
+        CHECK(readlink(path, to, sizeof to) > 0);
+    }
+    CHECK(readlink("/proc/self/ns/pid", to, sizeof to) > 0);
+    CHECK(readlink("/proc/self/ns/user", to, sizeof to) > 0);
+    DIR *descriptors = opendir("/proc/self/fd");
+    CHECK(descriptors);
+    for (struct dirent *entry; (entry = readdir(descriptors));) CHECK(entry->d_name[0] == '.');
+    EQ(read_file("/proc/self/maps", to, sizeof to), 0);
+    CHECK(read_file("/proc/thread-self/maps", to, sizeof to) > 0);
+    _exit(3);
+    return unused;
+}
+
+// Its first thread has ended, and is what its directory is about.
+CASE(links_of_a_process_whose_leader_has_ended) {
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        whose = getpid();
+        pthread_t thread;
+        ZERO(pthread_create(&thread, NULL, looks_at_the_leader, NULL));
+        syscall(SYS_exit, 0);
+    }
+    expect_exit(pid, 3);
+    // Those of a zombie are nowhere either.
+    pid = OK(fork());
+    if (pid == 0) _exit(4);
+    WAIT_UNTIL(process_state(pid) == 'Z');
+    char path[64], to[PATH_MAX];
+    snprintf(path, sizeof path, "/proc/%d/exe", pid);
+    ERR(readlink(path, to, sizeof to), ENOENT);
+    expect_exit(pid, 4);
+}
+
+static long switches_in(const char *path) {
+    CHECK(read_file(path, text, sizeof text) > 0);
+    char *line = strstr(text, "\nvoluntary_ctxt_switches:\t");
+    CHECK(line && strstr(line, "\nnonvoluntary_ctxt_switches:\t"));
+    return atol(strchr(line, '\t'));
+}
+
+static void *sleeps(void *before) {
+    *(long *)before = switches_in("/proc/thread-self/status");
+    // On a busy machine a millisecond may be over before it is slept.
+    for (int i = 0; i < 60; i++) sleep_ms(1);
+    *(long *)before = switches_in("/proc/thread-self/status") - *(long *)before;
+    struct rusage used;
+    OK(getrusage(RUSAGE_THREAD, &used));
+    CHECK(used.ru_nvcsw >= 20);
+    return NULL;
+}
+
+// A thread that sleeps gives its processor away.
+CASE(switches_are_counted) {
+    struct rusage before, after;
+    OK(getrusage(RUSAGE_SELF, &before));
+    long own = switches_in("/proc/self/status"), slept;
+    pthread_t thread;
+    ZERO(pthread_create(&thread, NULL, sleeps, &slept));
+    ZERO(pthread_join(thread, NULL));
+    CHECK(slept >= 20);
+    // Each thread has its own count, the process the sum of all.
+    CHECK(switches_in("/proc/self/status") - own < 20);
+    OK(getrusage(RUSAGE_SELF, &after));
+    CHECK(after.ru_nvcsw - before.ru_nvcsw >= 20);
+    CHECK(after.ru_nivcsw >= before.ru_nivcsw);
+    OK(getrusage(RUSAGE_CHILDREN, &before));
+    pid_t pid = OK(fork());
+    if (pid == 0) {
+        for (int i = 0; i < 60; i++) poll(NULL, 0, 1);
+        _exit(0);
+    }
+    expect_exit(pid, 0);
+    OK(getrusage(RUSAGE_CHILDREN, &after));
+    CHECK(after.ru_nvcsw - before.ru_nvcsw >= 20);
 }

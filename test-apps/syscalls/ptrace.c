@@ -214,6 +214,73 @@ CASE(system_calls_are_seen_and_changed) {
     CHECK(seen[0] && seen[1] && seen[2]);
 }
 
+static volatile int took_code, took_pid;
+
+static void notes(int signo, siginfo_t *info, void *context) {
+    (void)signo, (void)context;
+    took_code = info->si_code;
+    took_pid = info->si_pid;
+}
+
+static void takes_one(void) {
+    struct sigaction action = {.sa_sigaction = notes, .sa_flags = SA_SIGINFO};
+    sigaction(SIGUSR1, &action, NULL);
+    syscall(SYS_getppid);
+    _exit(took_code == SI_KERNEL && took_pid == 0 ? 5 : 6);
+}
+
+CASE(stops_tell_of_the_tracee_and_their_signals_of_the_kernel) {
+    pid_t pid = traced(takes_one);
+    siginfo_t info;
+    int status;
+    for (;;) {
+        OK(request(PTRACE_SYSCALL, pid, 0, 0));
+        status = next(pid);
+        CHECK(WIFSTOPPED(status));
+        EQ(WSTOPSIG(status), SIGTRAP);
+        OK(request(PTRACE_GETSIGINFO, pid, 0, (long)&info));
+        EQ(info.si_signo, SIGTRAP);
+        EQ(info.si_code, SIGTRAP);
+        EQ(info.si_pid, pid);
+        EQ(info.si_uid, getuid());
+        if (registers(pid).orig_rax == SYS_getppid) break;
+    }
+    // It is to take a signal of the tracer's.
+    OK(request(PTRACE_CONT, pid, 0, SIGUSR1));
+    stops_by(pid, SIGUSR1);
+    OK(request(PTRACE_GETSIGINFO, pid, 0, (long)&info));
+    EQ(info.si_code, SI_KERNEL);
+    EQ(info.si_pid, 0);
+    OK(request(PTRACE_CONT, pid, 0, SIGUSR1));
+    ends_with(pid, 5);
+}
+
+CASE(group_stops_tell_their_signal) {
+    pid_t pid = OK(fork());
+    if (pid == 0)
+        for (;;) pause();
+    OK(request(PTRACE_SEIZE, pid, 0, 0));
+    siginfo_t info;
+    OK(request(PTRACE_INTERRUPT, pid, 0, 0));
+    stops_for(pid, PTRACE_EVENT_STOP);
+    OK(request(PTRACE_GETSIGINFO, pid, 0, (long)&info));
+    EQ(info.si_signo, SIGTRAP);
+    EQ(info.si_code, SIGTRAP | PTRACE_EVENT_STOP << 8);
+    EQ(info.si_pid, pid);
+    OK(kill(pid, SIGTSTP));
+    OK(request(PTRACE_CONT, pid, 0, 0));
+    stops_by(pid, SIGTSTP);
+    OK(request(PTRACE_CONT, pid, 0, SIGTSTP));
+    int status = next(pid);
+    EQ(status >> 8, SIGTSTP | PTRACE_EVENT_STOP << 8);
+    OK(request(PTRACE_GETSIGINFO, pid, 0, (long)&info));
+    EQ(info.si_signo, SIGTSTP);
+    EQ(info.si_code, SIGTSTP | PTRACE_EVENT_STOP << 8);
+    EQ(info.si_pid, pid);
+    OK(kill(pid, SIGKILL));
+    EQ(waitpid(pid, &status, 0), pid);
+}
+
 static void skipped(void) { _exit(syscall(SYS_getpid) == -1 && errno == ENOTSUP ? 5 : 6); }
 
 CASE(a_system_call_is_skipped) {
@@ -1210,4 +1277,83 @@ CASE(going_on_before_the_tracer_listens_is_told) {
     }
     CHECK(WIFEXITED(status));
     EQ(WEXITSTATUS(status), 3);
+}
+
+// Two calls and two instructions; what they come to.
+__attribute__((naked, noinline)) static long two_calls(void) {
+    __asm__("mov $110, %eax\n syscall\n mov %rax, %r8\n mov $39, %eax\n syscall\n add %r8, %rax\n ret");
+}
+static void asks_twice(void) {
+    raise(SIGUSR1);
+    _exit(two_calls() == 1234 - ENOSYS ? 5 : 6);
+}
+
+// A tracee in the stop before the call `nr`, which its tracer makes for it.
+static void stops_before(pid_t pid, long nr) {
+    stops_by(pid, SIGTRAP | 0x80);
+    struct user_regs_struct regs = registers(pid);
+    EQ(regs.orig_rax, nr);
+    EQ(regs.rax, -ENOSYS);
+    char info[88];
+    CHECK(request(PTRACE_GET_SYSCALL_INFO, pid, sizeof info, (long)info) > 0);
+    EQ(info[0], PTRACE_SYSCALL_INFO_ENTRY);
+}
+
+// User-mode Linux and gVisor have their programs' calls this way.
+CASE(a_tracer_makes_the_calls) {
+    pid_t pid = traced(asks_twice);
+    OK(request(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACESYSGOOD));
+    OK(request(PTRACE_CONT, pid, 0, 0));
+    stops_by(pid, SIGUSR1);
+    OK(request(PTRACE_SYSEMU, pid, 0, 0));
+    // The end of raise(3), and all else that the library does, is made, and nothing is at an end.
+    stops_by(pid, SIGTRAP | 0x80);
+    for (; registers(pid).orig_rax != SYS_getppid; stops_by(pid, SIGTRAP | 0x80)) {
+        OK(request(PTRACE_POKEUSER, pid, offsetof(struct user, regs.rax), 0));
+        OK(request(PTRACE_SYSEMU, pid, 0, 0));
+    }
+    OK(request(PTRACE_POKEUSER, pid, offsetof(struct user, regs.rax), 1234));
+    OK(request(PTRACE_SYSEMU, pid, 0, 0));
+    stops_before(pid, SYS_getpid);
+    // It is not made however the tracee goes on, but its end is told of to who asks.
+    OK(request(PTRACE_SYSCALL, pid, 0, 0));
+    stops_by(pid, SIGTRAP | 0x80);
+    EQ(registers(pid).orig_rax, SYS_getpid);
+    EQ(registers(pid).rax, -ENOSYS);
+    OK(request(PTRACE_CONT, pid, 0, 0));
+    ends_with(pid, 5);
+    ERR(request(PTRACE_SYSEMU, pid, 0, 0), ESRCH);
+}
+
+CASE(a_tracer_makes_the_calls_between_steps) {
+    pid_t pid = traced(asks_twice);
+    OK(request(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACESYSGOOD));
+    long text = ptrace(PTRACE_PEEKTEXT, pid, two_calls, 0);
+    OK(request(PTRACE_POKETEXT, pid, (long)two_calls, (text & ~0xffL) | 0xcc));
+    OK(request(PTRACE_CONT, pid, 0, 0));
+    stops_by(pid, SIGUSR1);
+    OK(request(PTRACE_CONT, pid, 0, 0));
+    stops_by(pid, SIGTRAP);
+    OK(request(PTRACE_POKETEXT, pid, (long)two_calls, text));
+    struct user_regs_struct regs = registers(pid);
+    long at = --regs.rip;
+    OK(request(PTRACE_SETREGS, pid, 0, (long)&regs));
+    // Lengths of its instructions; a call is one that nobody tells the end of.
+    int lengths[] = {5, 2, 3, 5, 2, 3};
+    for (int i = 0; i < 6; i++) {
+        OK(request(PTRACE_SYSEMU_SINGLESTEP, pid, 0, 0));
+        at += lengths[i];
+        if (lengths[i] == 2) {
+            stops_before(pid, i == 1 ? SYS_getppid : SYS_getpid);
+            if (i == 1) OK(request(PTRACE_POKEUSER, pid, offsetof(struct user, regs.rax), 1234));
+        } else {
+            stops_by(pid, SIGTRAP);
+        }
+        regs = registers(pid);
+        EQ(regs.rip, at);
+        CHECK(!(regs.eflags & 0x100));
+    }
+    EQ(regs.rax, 1234 - ENOSYS);
+    OK(request(PTRACE_DETACH, pid, 0, 0));
+    ends_with(pid, 5);
 }

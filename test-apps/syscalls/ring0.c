@@ -590,6 +590,37 @@ CASE(alignment_checks_are_the_programs_own) {
     EQ(result, 0);
 }
 
+static volatile unsigned shown_cs, shown_ss;
+
+static void show_selectors(int number, siginfo_t *info, void *context) {
+    (void)number, (void)info;
+    uint64_t selectors = ((ucontext_t *)context)->uc_mcontext.gregs[REG_CSGSFS];
+    shown_cs = selectors & 0xffff;
+    shown_ss = selectors >> 48;
+}
+
+// Of Linux: .NET goes back to managed code by IRET, with the selectors of a signal frame.
+CASE(selectors_are_what_a_signal_frame_says) {
+    struct sigaction a = {.sa_sigaction = show_selectors, .sa_flags = SA_SIGINFO};
+    OK(sigaction(SIGUSR1, &a, NULL));
+    OK(raise(SIGUSR1));
+    unsigned cs, ss;
+    asm volatile("mov %%cs, %0\n mov %%ss, %1" : "=r"(cs), "=r"(ss));
+    EQ(cs, 0x33);
+    EQ(ss, 0x2b);
+    EQ(shown_cs, cs);
+    EQ(shown_ss, ss);
+    unsigned long came = 0;
+    asm volatile(
+        "sub $128, %%rsp\n mov %%rsp, %%rdx\n push %[ss]\n push %%rdx\n pushf\n push %[cs]\n"
+        "lea 1f(%%rip), %%rcx\n push %%rcx\n iretq\n mov $2, %[came]\n"
+        "1: add $128, %%rsp\n add $1, %[came]"
+        : [came] "+r"(came)
+        : [cs] "r"((unsigned long)shown_cs), [ss] "r"((unsigned long)shown_ss)
+        : "rcx", "rdx", "memory", "cc");
+    EQ(came, 1);
+}
+
 // ---- all at once --------------------------------------------------------------------------------------------------------------
 CASE(rubbish_in_all_registers) {
     // Numbers of system calls that do not exist, with every register wild, the stack pointer too.

@@ -525,6 +525,67 @@ CASE(posix_timer_absolute_and_none) {
     ERR(timer_create(9999, NULL, &timer), EINVAL);
 }
 
+static volatile sig_atomic_t ticked;
+
+static void ticks(int signo) {
+    ticked += signo == SIGUSR1;
+}
+
+// Uses CPU time until the timer has gone off so often: how much by that clock, in ms.
+static int64_t until_ticks(clockid_t clock, int count) {
+    int64_t began = now_ns(clock);
+    while (ticked < count) {
+    }
+    return (now_ns(clock) - began) / 1000000;
+}
+
+// The number by which the kernel knows the CPU time of a process (clock_getcpuclockid(3)), and of a thread.
+static int clock_of(pid_t pid) {
+    return ~pid * 8 + 2;
+}
+
+static int clock_of_thread(pid_t tid) {
+    return ~tid * 8 + 6;
+}
+
+CASE(timers_of_cpu_time) {
+    enum { FILES_CLOCK = -5, NO_SUCH_PID = 0x3fffff };
+    struct sigaction action = {.sa_handler = ticks};
+    OK(sigaction(SIGUSR1, &action, NULL));
+    clockid_t own;
+    ZERO(clock_getcpuclockid(getpid(), &own));
+    clockid_t clocks[] = {CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID, own};
+    for (int i = 0; i < 3; i++) {
+        struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
+        timer_t timer;
+        OK(timer_create(clocks[i], &event, &timer));
+        ticked = 0;
+        struct itimerspec every = {{0, 10000000}, {0, 10000000}};
+        OK(timer_settime(timer, 0, &every, NULL));
+        CHECK(until_ticks(clocks[i], 3) >= 25);
+        OK(timer_delete(timer));
+    }
+    int id;
+    // As the kernel is asked: of itself by no number, and by the calling process's.
+    int known[] = {clock_of(0), clock_of_thread(0), clock_of(getpid()), clock_of_thread(gettid())};
+    for (int i = 0; i < 4; i++) {
+        OK(syscall(SYS_timer_create, known[i], NULL, &id));
+        OK(syscall(SYS_timer_delete, id));
+    }
+    ERR(syscall(SYS_timer_create, FILES_CLOCK, NULL, &id), EOPNOTSUPP);
+    ERR(syscall(SYS_timer_create, clock_of(NO_SUCH_PID), NULL, &id), EINVAL);
+    ERR(syscall(SYS_timer_create, clock_of_thread(1), NULL, &id), EINVAL);
+    // Another process's, if it is one.
+    pid_t child = OK(fork());
+    if (child == 0) {
+        pause();
+        _exit(0);
+    }
+    OK(syscall(SYS_timer_create, clock_of(child), NULL, &id));
+    OK(kill(child, SIGKILL));
+    expect_killed(child, SIGKILL);
+}
+
 CASE(vector_registers_survive_a_handler) {
     if (!__builtin_cpu_supports("avx")) skip_case("no AVX");
     __attribute__((target("avx"))) void clobber(int signo) {

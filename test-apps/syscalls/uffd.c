@@ -1060,6 +1060,7 @@ CASE(children_are_told) {
         sleep_ms(50);
         _exit(p[2 * PAGE] == 0 ? 0 : 1);
     }
+    expect_events("fork fork ");
     OK(close(child_fd));
     expect_exit(pid, 0);
     AS_NOBODY({
@@ -1113,6 +1114,68 @@ CASE(exec_ends_it) {
         _exit(99);
     }
     expect_exit(pid, 0);
+}
+
+// Serves two faults of its memory at `p`, one by a read and one by a write of somebody else.
+static void serves_others(char *p, int ready, int over) {
+    int fd = with_features(0, 0);
+    OK(enroll(fd, p, 3));
+    EQ(write(ready, "r", 1), 1);
+    expect_fault(fd, p, 0);
+    OK(copy(fd, p, filled(1, 'c'), 1, 0));
+    expect_fault(fd, p + PAGE, UFFD_PAGEFAULT_FLAG_WRITE);
+    // It is not held up meanwhile.
+    sleep_ms(20);
+    OK(copy(fd, p + PAGE, filled(1, 'd'), 1, 0));
+    char byte;
+    EQ(read(over, &byte, 1), 1);
+    EQ(p[PAGE - 1], 'w');
+    EQ(p[PAGE], 'w');
+    EQ(p[PAGE + 1], 'd');
+    OK(close(fd));
+    _exit(0);
+}
+
+CASE(memory_of_others_is_waited_for) {
+    char *p = pages(3), got[8];
+    int ready[2], over[2];
+    OK(pipe(ready)), OK(pipe(over));
+    pid_t pid = OK(fork());
+    if (pid == 0) serves_others(p, ready[1], over[0]);
+    EQ(read(ready[0], got, 1), 1);
+    struct iovec local = {got, 4}, remote = {p + 8, 4};
+    EQ(process_vm_readv(pid, &local, 1, &remote, 1, 0), 4);
+    EQ(memcmp(got, "cccc", 4), 0);
+    // Over the end of a page that is there.
+    local = (struct iovec){"ww", 2}, remote = (struct iovec){p + PAGE - 1, 2};
+    EQ(process_vm_writev(pid, &local, 1, &remote, 1, 0), 2);
+    EQ(write(over[1], "o", 1), 1);
+    expect_exit(pid, 0);
+}
+
+static void *serves_two(void *arg) {
+    int fd = *(int *)arg;
+    for (int i = 0; i < 2; i++) {
+        struct uffd_msg msg = next(fd);
+        OK(copy(fd, (char *)(uintptr_t)msg.arg.pagefault.address, filled(1, 's'), 1, 0));
+    }
+    return NULL;
+}
+
+CASE(memory_of_ones_own_is_waited_for_in_copies) {
+    int fd = with_features(0, 0);
+    char *p = pages(2), *there = filled(2, 'y');
+    OK(enroll(fd, p, 2));
+    pthread_t thread;
+    ZERO(pthread_create(&thread, NULL, serves_two, &fd));
+    // The second page is missing in the midst of the copy.
+    struct iovec local = {p + 8, 2 * PAGE - 16}, remote = {there, 2 * PAGE - 16};
+    EQ(process_vm_readv(getpid(), &local, 1, &remote, 1, 0), 2 * PAGE - 16);
+    ZERO(pthread_join(thread, NULL));
+    EQ(p[7], 's');
+    EQ(p[8], 'y');
+    EQ(p[2 * PAGE - 9], 'y');
+    EQ(p[2 * PAGE - 8], 's');
 }
 
 int helper_main(int argc, char **argv) {

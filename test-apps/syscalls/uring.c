@@ -3,12 +3,14 @@
 
 #include <arpa/inet.h>
 #include <linux/io_uring.h>
+#include <linux/userfaultfd.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/un.h>
@@ -1543,4 +1545,62 @@ CASE(a_poll_of_a_connection_goes_on) {
     close(client);
     struct answer c = take(&r);
     CHECK(c.res & POLLIN);
+}
+
+// ---- pages that somebody else sees to ----
+
+static int faults_at;
+
+static void *sees_to(void *count) {
+    for (int i = 0; i < (int)(intptr_t)count; i++) {
+        struct uffd_msg msg;
+        EQ(read(faults_at, &msg, sizeof msg), sizeof msg);
+        EQ(msg.event, UFFD_EVENT_PAGEFAULT);
+        sleep_ms(5);
+        static char page[4096];
+        memset(page, 's', sizeof page);
+        struct uffdio_copy copy = {.dst = msg.arg.pagefault.address & -4096, .src = (uintptr_t)page, .len = 4096};
+        if (ioctl(faults_at, UFFDIO_COPY, &copy) == 0) continue;
+        // Linux may ask for a page twice: for who submits, and for a thread of its own.
+        EQ(errno, EEXIST);
+        i--;
+    }
+    return NULL;
+}
+
+CASE(missing_pages_are_waited_for) {
+    faults_at = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
+    if (faults_at == -1 && errno == ENOSYS) skip_case("the kernel has no userfaultfd");
+    OK(faults_at);
+    struct uffdio_api api = {.api = UFFD_API};
+    OK(ioctl(faults_at, UFFDIO_API, &api));
+    char *p = OK(mmap(NULL, 4 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    struct uffdio_register range = {.range = {(uintptr_t)p, 4 * 4096}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+    OK(ioctl(faults_at, UFFDIO_REGISTER, &range));
+    pthread_t thread;
+    ZERO(pthread_create(&thread, NULL, sees_to, (void *)4));
+    struct ring r = ring(8);
+    int ends[2], sockets[2], file = OK(open("f", O_RDWR | O_CREAT, 0644));
+    OK(pipe(ends));
+    EQ(write(ends[1], "piped", 5), 5);
+    next(&r, IORING_OP_READ, ends[0], p + 8, 5, -1, 1);
+    submit(&r, 1);
+    expect(&r, 1, 5);
+    EQ(memcmp(p + 7, "spipeds", 7), 0);
+    // A file, out of and into memory.
+    next(&r, IORING_OP_WRITE, file, p + 4096, 6, 0, 2);
+    submit(&r, 1);
+    expect(&r, 2, 6);
+    next(&r, IORING_OP_READ, file, p + 2 * 4096 + 1, 6, 0, 3);
+    submit(&r, 1);
+    expect(&r, 3, 6);
+    EQ(memcmp(p + 2 * 4096, "ssssssss", 8), 0);
+    OK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
+    next(&r, IORING_OP_SEND, sockets[0], p + 3 * 4096, 3, 0, 4);
+    submit(&r, 1);
+    expect(&r, 4, 3);
+    char got[3];
+    EQ(read(sockets[1], got, 3), 3);
+    EQ(memcmp(got, "sss", 3), 0);
+    ZERO(pthread_join(thread, NULL));
 }

@@ -7,6 +7,8 @@
 #include <setjmp.h>
 #include <stdatomic.h>
 #include <sys/auxv.h>
+#include <sys/ptrace.h>
+#include <sys/uio.h>
 
 static const clockid_t CLOCKS[] = {CLOCK_MONOTONIC, CLOCK_REALTIME, CLOCK_BOOTTIME};
 
@@ -157,12 +159,63 @@ CASE(functions_of_the_image) {
 }
 
 CASE(shown_in_maps) {
-    struct range code = vdso(), data;
+    struct range code = vdso();
     EQ(code.start, getauxval(AT_SYSINFO_EHDR));
     STR_EQ(code.prot, "r-xp");
+}
+
+CASE(data_lies_before_it) {
+    struct range code = vdso(), data;
     CHECK(in_maps("[vvar", &data));
     STR_EQ(data.prot, "r--p");
     CHECK(data.start < code.start);
+}
+
+CASE(the_kernel_reads_it) {
+    struct range code = vdso();
+    size_t size = code.end - code.start;
+    CHECK(size <= 1 << 16);
+    const char *image = (const char *)code.start;
+    static char copy[1 << 16];
+    struct iovec own = {copy, size}, there = {(void *)image, size};
+    EQ(OK(process_vm_readv(getpid(), &own, 1, &there, 1, 0)), size);
+    EQ(memcmp(copy, image, size), 0);
+    // As debuggers do it.
+    memset(copy, 0, size);
+    int mem = OK(open("/proc/self/mem", O_RDONLY));
+    EQ(OK(pread(mem, copy, size, code.start)), size);
+    EQ(memcmp(copy, image, size), 0);
+    pid_t child = OK(fork());
+    if (child == 0) {
+        ptrace(PTRACE_TRACEME, 0, 0, 0);
+        raise(SIGSTOP);
+        _exit(7);
+    }
+    int status;
+    EQ(OK(waitpid(child, &status, 0)), child);
+    CHECK(WIFSTOPPED(status));
+    for (size_t at = 0; at < size; at += 1016) {
+        errno = 0;
+        long word = ptrace(PTRACE_PEEKDATA, child, image + at, 0);
+        EQ(errno, 0);
+        EQ(memcmp(&word, image + at, sizeof word), 0);
+    }
+    OK(ptrace(PTRACE_CONT, child, 0, 0));
+    expect_exit(child, 7);
+    // As an argument of a call.
+    int fds[2];
+    OK(pipe(fds));
+    memset(copy, 0, size);
+    EQ(OK(write(fds[1], image, size)), size);
+    EQ(OK(read(fds[0], copy, size)), size);
+    EQ(memcmp(copy, image, size), 0);
+    int file = create("image");
+    EQ(OK(write(file, image, size)), size);
+    EQ(OK(pread(file, copy, size, 0)), size);
+    EQ(memcmp(copy, image, size), 0);
+    // Nothing is written to it.
+    ERR(pread(file, (void *)image, 8, 0), EFAULT);
+    EQ(memcmp(copy, image, size), 0);
 }
 
 CASE(children_have_it_too) {

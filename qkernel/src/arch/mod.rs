@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 pub mod boot;
+pub mod cache;
 pub mod cell;
 pub mod copy;
 pub mod heap;

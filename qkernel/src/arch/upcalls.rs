@@ -62,6 +62,12 @@ pub trait Owner: Send + Sync {
     fn fault_now(self: Arc<Self>, va: Va, code: u64) -> Next;
     /// Notifies the thread's task of a trap that was not, or not wholly, served at once.
     fn served(self: Arc<Self>, trap: &Trap, served: Option<Result<usize>>);
+    /// Others have its turn, while it could go on.
+    fn gives_way(&self);
+    /// A CPU runs it from now on, which the host has kept waiting for so long in all, in ns.
+    fn runs(&self, stolen_ns: u64);
+    /// That CPU does so no more; the same by now.
+    fn rests(&self, stolen_ns: u64);
 }
 
 #[cfg(target_os = "none")]

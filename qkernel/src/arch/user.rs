@@ -45,6 +45,13 @@ impl SpaceHandle {
         if ret < 0 { Err(Errno::from_ret(ret)) } else { Ok(()) }
     }
 
+    /// CPU time that the host has given it; see [`qlib::platform::PlatformOps::space_time`].
+    pub fn time_ns(&self) -> Result<u64> {
+        // SAFETY: a live handle.
+        let ns = unsafe { operation!(space_time)(self.0) };
+        if ns < 0 { Err(Errno::from_ret(ns)) } else { Ok(ns as u64) }
+    }
+
     /// The number that comes back in EVENT_SPACE_GONE.
     pub fn number(&self) -> u64 {
         self.0

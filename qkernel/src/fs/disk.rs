@@ -8,7 +8,7 @@ use linux_raw_sys::general::{O_DSYNC, O_SYNC};
 use crate::errno::{Errno, Result};
 use crate::fs::OpenFile;
 use crate::sync::Count;
-use crate::wait::{PollMask, Sleeper, WaitQueue, block_until_killed};
+use crate::wait::{PollMask, Sleeper, WaitQueue, block_until_killed, block_until_killed_or};
 
 /// Something that a disk is at.
 pub trait Pending: Send + Sync {
@@ -36,6 +36,15 @@ pub async fn finished(thread: &dyn Sleeper, begun: Begun) -> Result {
     let _waiting = WAITING.begin();
     let queues = [work.queue()];
     block_until_killed(thread, &queues, PollMask::IN, || work.outcome()).await?
+}
+
+/// The same, for at most until `deadline_ns` (CLOCK_MONOTONIC): ETIMEDOUT, and nobody is told of it
+/// any more.
+pub async fn finished_by(thread: &dyn Sleeper, begun: Begun, deadline_ns: u64) -> Result {
+    let Some(work) = begun else { return Ok(()) };
+    let _waiting = WAITING.begin();
+    let queues = [work.queue()];
+    block_until_killed_or(thread, &queues, PollMask::IN, deadline_ns, || work.outcome()).await?
 }
 
 /// True if what is written with these flags of open(2) is on the disk before the call ends.

@@ -196,6 +196,10 @@ pub trait FileOps: Send + Sync + Any {
     fn get_xattr(&self, file: &OpenFile, name: &[u8]) -> Result<Vec<u8>> {
         file.path.as_ref().ok_or(Errno::EOPNOTSUPP)?.inode().get_xattr(name)
     }
+    /// listxattr(2) of the open file: names, each ended by NUL.
+    fn list_xattr(&self, file: &OpenFile) -> Result<Vec<u8>> {
+        file.path.as_ref().map_or(Ok(Vec::new()), |place| place.inode().list_xattr())
+    }
     /// ftruncate(2): the new length in bytes.
     fn truncate(&self, file: &OpenFile, size: u64) -> Result {
         Err(Errno::EINVAL)
@@ -212,6 +216,11 @@ pub trait FileOps: Send + Sync + Any {
     /// Begins fsync(2), or fdatasync(2): what is to be waited for.
     fn sync(&self, file: &OpenFile, data_only: bool) -> Result<Begun> {
         Err(Errno::EINVAL)
+    }
+    /// Begins sync_file_range(2) with SYNC_FILE_RANGE_*: what is to be waited for. fdatasync(2)
+    /// does at least that much.
+    fn sync_range(&self, file: &OpenFile, offset: u64, len: u64, flags: u32) -> Result<Begun> {
+        self.sync(file, true)
     }
     /// Begins syncfs(2): what is to be waited for.
     fn sync_fs(&self, file: &OpenFile) -> Result<Begun> {

@@ -50,6 +50,10 @@ pub trait FileSystem: Send + Sync {
     fn uuid(&self) -> Option<[u8; 16]> {
         None
     }
+    /// True if it tells which parts of a file have data to who asks for extents (FS_IOC_FIEMAP).
+    fn tells_extents(&self) -> bool {
+        false
+    }
     /// True if what is in it can be found by its number: it gives out handles
     /// (name_to_handle_at(2)).
     fn has_handles(&self) -> bool {

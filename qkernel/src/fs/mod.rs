@@ -40,6 +40,7 @@ pub mod setup;
 pub mod shmem;
 pub mod special;
 pub mod synth;
+mod syscache;
 pub mod sysfs;
 mod sysnet;
 pub mod tmpfs;

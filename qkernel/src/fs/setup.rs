@@ -23,8 +23,8 @@ use crate::creds::Creds;
 use crate::errno::{Errno, Result};
 use crate::host::Handle;
 use crate::ipc::mqueue;
+use crate::klog;
 use crate::task::namespaces::Namespaces;
-use crate::{account, klog};
 
 /// Makes a file system of one type, for who mounts it, from its mount options.
 pub type Maker = fn(mounter: &Mounter, options: &Options<'_>) -> Result<Arc<dyn FileSystem>>;
@@ -121,9 +121,10 @@ fn mount_root(
     namespace: &MountNamespace,
 ) -> Result<Location> {
     let host = HostFs::owned(source)?;
-    let root: Arc<dyn FileSystem> =
-        if spec.root_overlay { OverlayFs::new(host, account::memory_bytes() / 2)? } else { host };
-    let source = if spec.root_overlay { b"overlay" } else { &b"/"[..] };
+    let (root, source): (Arc<dyn FileSystem>, &[u8]) = match &spec.root_layer {
+        Some(layer) => (OverlayFs::new(host, layer)?, b"overlay"),
+        None => (host, b"/"),
+    };
     let root = Mount::whole(root, source, MountFlags::empty().settle(None)).location();
     namespace.set_root(&root.mount);
     Ok(root)

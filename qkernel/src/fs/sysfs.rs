@@ -13,6 +13,7 @@ use super::inode::FileSystem;
 use super::mounter::Mounter;
 use super::options::Options;
 use super::synth::{Dir, Names, Node, SynthFs, Table, dir, file, text};
+use super::syscache::Caches;
 use super::sysnet;
 use crate::account;
 use crate::errno::Result;
@@ -63,8 +64,8 @@ const KERNEL: Names = &[("mm", || {
         ("hugepages", || dir(&[])),
         ("transparent_hugepage", || {
             dir(&[
-                ("defrag", || text("always defer defer+madvise madvise [never]\n")),
-                ("enabled", || text("always madvise [never]\n")),
+                ("defrag", || text("always defer defer+madvise [madvise] never\n")),
+                ("enabled", || text("always [madvise] never\n")),
                 ("hpage_pmd_size", || text("2097152\n")),
                 ("shmem_enabled", || text("always within_size advise [never] deny force\n")),
             ])
@@ -77,7 +78,7 @@ fn line(text: String) -> Vec<u8> {
 }
 
 /// The CPUs as a list ("0-3").
-fn cpu_list() -> String {
+pub(super) fn cpu_list() -> String {
     match arch::boot().cpus {
         0 | 1 => "0".to_string(),
         count => format!("0-{}", count - 1),
@@ -119,8 +120,8 @@ impl Dir for Cpu {
     fn find(&self, name: &[u8]) -> Option<Node> {
         match name {
             b"online" => Some(text("1\n")),
-            b"topology" => Some(Node::Dir(Arc::new(Topology(self.0)))),
-            b"cache" => Some(dir(&[])),
+            b"topology" => Some(Node::Dir(Arc::new(Lines { of: self.0, files: TOPOLOGY }))),
+            b"cache" => Some(Node::Dir(Arc::new(Caches(self.0)))),
             _ => None,
         }
     }
@@ -132,14 +133,31 @@ impl Dir for Cpu {
     }
 }
 
+/// A directory of files of one line, by what each holds for `of`.
+pub(super) struct Lines<T: 'static> {
+    pub of: T,
+    pub files: Files<T>,
+}
+
+/// Their names, and what they hold.
+pub(super) type Files<T> = &'static [(&'static str, fn(&T) -> String)];
+
+impl<T: Copy + Send + Sync> Dir for Lines<T> {
+    fn find(&self, name: &[u8]) -> Option<Node> {
+        let (_, content) = self.files.iter().find(|(n, _)| n.as_bytes() == name)?;
+        let of = self.of;
+        Some(file(move |_| Ok(line(content(&of)))))
+    }
+
+    fn list(&self) -> Vec<(Vec<u8>, u32)> {
+        use linux_raw_sys::general::S_IFREG;
+        self.files.iter().map(|(name, _)| (name.as_bytes().to_vec(), S_IFREG)).collect()
+    }
+}
+
 /// devices/system/cpu/cpuN/topology: each CPU a core of its own in one package.
-struct Topology(u32);
-
-/// A file of it, and what it holds for a CPU.
-type OfCpu = (&'static str, fn(u32) -> String);
-
-const TOPOLOGY: &[OfCpu] = &[
-    ("core_cpus", |cpu| cpu_mask(cpu..cpu + 1)),
+const TOPOLOGY: Files<u32> = &[
+    ("core_cpus", |cpu| cpu_mask(*cpu..cpu + 1)),
     ("core_cpus_list", |cpu| cpu.to_string()),
     ("core_id", |cpu| cpu.to_string()),
     ("core_siblings", |_| cpu_mask(0..arch::boot().cpus)),
@@ -150,25 +168,12 @@ const TOPOLOGY: &[OfCpu] = &[
     ("package_cpus", |_| cpu_mask(0..arch::boot().cpus)),
     ("package_cpus_list", |_| cpu_list()),
     ("physical_package_id", |_| "0".to_string()),
-    ("thread_siblings", |cpu| cpu_mask(cpu..cpu + 1)),
+    ("thread_siblings", |cpu| cpu_mask(*cpu..cpu + 1)),
     ("thread_siblings_list", |cpu| cpu.to_string()),
 ];
 
-impl Dir for Topology {
-    fn find(&self, name: &[u8]) -> Option<Node> {
-        let index = self.0;
-        let (_, content) = TOPOLOGY.iter().find(|(n, _)| n.as_bytes() == name)?;
-        Some(file(move |_| Ok(line(content(index)))))
-    }
-
-    fn list(&self) -> Vec<(Vec<u8>, u32)> {
-        use linux_raw_sys::general::S_IFREG;
-        TOPOLOGY.iter().map(|(name, _)| (name.as_bytes().to_vec(), S_IFREG)).collect()
-    }
-}
-
 /// A set of CPUs as a bit mask in hexadecimal, in words of 32 bits, as Linux prints one (`%*pb`).
-fn cpu_mask(set: Range<u32>) -> String {
+pub(super) fn cpu_mask(set: Range<u32>) -> String {
     let cpus = arch::boot().cpus;
     let mut out = String::new();
     for word in (0..cpus.div_ceil(32)).rev() {

@@ -128,7 +128,7 @@ pub(super) fn inside() -> Option<Busy> {
 }
 
 /// What has been asked of the container and not been done. Timers that go off within `timers_ns`
-/// count, others only for who waits for an answer.
+/// count, others, or all if that is 0, only for who waits for an answer.
 pub(super) fn outside(timers_ns: u64) -> Option<Busy> {
     let now_ns = time::monotonic_ns();
     let unserved = host::find_unserved(now_ns);
@@ -136,7 +136,7 @@ pub(super) fn outside(timers_ns: u64) -> Option<Busy> {
         return Some(Busy::Untaken(what, address));
     }
     let due_ns = time::next_due_in_ns()?;
-    if due_ns <= timers_ns {
+    if due_ns < timers_ns {
         return Some(Busy::Timer(due_ns));
     }
     let (asked_ns, address) = unserved.asking?;

@@ -77,9 +77,13 @@ pub fn become_copy() {
     }
 }
 
-/// Fills the frames of the working set from the REAP file.
+/// Fills the frames of the working set from the REAP file. The host is told of a wake without one,
+/// too.
 fn read_working_set() -> Result {
     let set = core::mem::take(&mut *WORKING_SET.lock());
+    if set.is_empty() {
+        Call::new(Op::ReapIn).run()?;
+    }
     let mut page = 0;
     for chunk in set.chunks(1000) {
         let segments: Vec<Segment> =

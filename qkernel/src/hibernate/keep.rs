@@ -13,12 +13,12 @@ use qlib::host::Op;
 use qlib::pagetable::{Pte, PteFlags};
 use qlib::{Gpa, PAGE_SIZE};
 
-use super::pages::{Aging, Pages, runs_of, segments_of};
+use super::pages::{Aging, Pages, runs_of};
 use crate::errno::{Errno, Result};
 use crate::host::Call;
 use crate::mm::committed::Committed;
 use crate::mm::swap::kept::{self, Kept};
-use crate::mm::swap::{Usage, slots};
+use crate::mm::swap::{Usage, segments_of, slots};
 use crate::mm::{AddressSpace, frames};
 use crate::pieces::Pieces;
 

@@ -13,10 +13,10 @@ use qlib::{Frames, Gpa, PAGE_SIZE};
 
 use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
-use crate::fs::{Page, Shmem};
+use crate::fs::{Page, Shmem, shmem};
 use crate::host::Call;
 use crate::mm::committed::{BLOCK_PAGES, Committed};
-use crate::mm::swap::{Usage, slots};
+use crate::mm::swap::{self, Usage, segments_of, slots};
 use crate::mm::{AddressSpace, frames};
 use crate::pieces::Pieces;
 use crate::sync::{Mutex, mutex};
@@ -341,6 +341,7 @@ impl Pages {
         for ranges in set.chunks(BATCH_PAGES) {
             let _ = arch::release(ranges);
         }
+        shmem::forget_list();
         *WORKING_SET.lock() = set;
     }
 }
@@ -353,35 +354,21 @@ pub(super) async fn yield_to_events(held: &Held) -> Result {
     held.still()
 }
 
-/// Contiguous frames joined to segments.
-pub(super) fn segments_of(pages: &[Gpa]) -> Vec<Segment> {
-    let mut segments: Vec<Segment> = Vec::new();
-    for &gpa in pages {
-        match segments.last_mut() {
-            Some(last) if last.gpa + last.len == gpa => last.len += PAGE_SIZE,
-            _ => segments.push(Segment { gpa, len: PAGE_SIZE }),
-        }
-    }
-    segments
-}
-
 /// Writes pages to the swap file: their slots, each with one reference.
 async fn write_swap(pages: &Pieces<Gpa>, held: &Held) -> Result<Pieces<u64>> {
     let mut slots: Pieces<u64> = Pieces::new();
     for batch in pages.chunks(BATCH_PAGES) {
-        let mut numbers = alloc::vec![0u64; batch.len()];
-        let call = Call::new(Op::SwapOut).arg(0, arch::gpa_of(numbers.as_mut_ptr().cast()).0);
-        let mut result = call.segments(&segments_of(batch)).run().map(|_| ());
-        if result.is_ok() {
-            slots::count_used(numbers.len());
-            for number in numbers {
+        let result = swap::write(batch).and_then(|numbers| {
+            let mut result = Ok(());
+            for slot in numbers {
                 match result {
-                    Ok(()) => result = slots.push(number + 1),
+                    Ok(()) => result = slots.push(slot),
                     // Too many for the books: nobody will name it.
-                    Err(_) => slots::drop_ref(number + 1),
+                    Err(_) => slots::drop_ref(slot),
                 }
             }
-        }
+            result
+        });
         let result = match result {
             Ok(()) => yield_to_events(held).await,
             Err(error) => Err(error),

@@ -6,8 +6,10 @@
 //! So a deflate begins at a moment when nobody would miss anything ([`busy`]): what has come has
 //! been served then, or waits for more, and what comes later wakes.
 
+use qlib::control::Timers;
+
 use super::busy::{self, Busy};
-use super::deflate::Failure;
+use super::deflate::{self, Failure};
 use crate::executor;
 use crate::net::host;
 use crate::task::pause::Held;
@@ -47,11 +49,16 @@ impl Patience {
     }
 }
 
+/// Timers that go off within so many nanoseconds are waited for: none, where they are to rest.
+fn soon_ns() -> u64 {
+    if *deflate::TIMERS.lock() == Timers::Rest { 0 } else { SOON_NS }
+}
+
 /// What keeps a container awake that was asked to sleep so many nanoseconds ago.
 pub(super) fn look(waited_ns: u64) -> Option<Busy> {
     match busy::inside() {
-        Some(Busy::Disk) if waited_ns >= DISK_NS => busy::outside(SOON_NS),
-        None => busy::outside(SOON_NS),
+        Some(Busy::Disk) if waited_ns >= DISK_NS => busy::outside(soon_ns()),
+        None => busy::outside(soon_ns()),
         inside => inside,
     }
 }

@@ -10,13 +10,14 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use qlib::control::{
-    ContainerSpec, FIRST_CONTAINER, MemoryLimit, OwnNamespaces, Reply, SleepSpec, Timers, WakeCause,
+    ContainerSpec, FIRST_CONTAINER, FurtherNamespaces, MemoryLimit, Reply, SleepSpec, Timers,
+    WakeCause, Whose,
 };
 use qlib::host::{NO_HANDLE, Op};
 
 use super::control::{failure, reply};
 use super::waits::{self, exit_code};
-use super::{checks, shrink_names};
+use super::{checks, shrink_all};
 use crate::errno::{Errno, Result};
 use crate::fs::mount::namespace::MountNamespace;
 use crate::fs::proc::sys;
@@ -26,12 +27,13 @@ use crate::hibernate::idle::Habit;
 use crate::host::{Call, Handle};
 use crate::ipc::{self, tty};
 use crate::mm::AddressSpace;
+use crate::mm::committed::Committed;
 use crate::namespace::IpcNamespace;
 use crate::net::{answers, probes};
 use crate::sync::{Mutex, mutex};
 use crate::task::namespaces::Namespaces;
 use crate::task::pid_namespace::PidNamespace;
-use crate::task::{Process, exit, table};
+use crate::task::{Process, exit, share, table};
 use crate::user_namespace::UserNs;
 use crate::utsname::UtsNamespace;
 use crate::wait::Signal;
@@ -65,8 +67,17 @@ struct Kept {
     attended: Attended,
     /// Its first process has ended, or nobody attends it any more.
     is_ending: bool,
-    /// It has ended, with this exit code.
-    ended: Option<i32>,
+    /// It has ended.
+    ended: Option<End>,
+}
+
+/// How a further container ended.
+#[derive(Clone, Copy)]
+struct End {
+    /// The exit code of its first process.
+    code: i32,
+    /// That was killed because memory was used up.
+    for_memory: bool,
 }
 
 /// Who is told of the end of a further container.
@@ -178,13 +189,13 @@ fn create_further(spec: &ContainerSpec, sources: Sources, streams: Streams) -> M
         let what = "the pod's first container does not run: start it before others are made";
         return Err((Errno::ESRCH, what.to_string()));
     }
-    let namespaces = namespaces(&spec.own, &spec.hostname)
-        .map_err(|errno| (errno, format!("making the container's namespaces: {errno}")))?;
+    let namespaces = namespaces(&spec.namespaces, &spec.hostname)?;
     let fs = mount(spec, sources, number, &namespaces)?;
     enter(number, (fs, namespaces), streams, spec.memory_limit);
     if let Err(errno) = apply_limit() {
         let refused = CONTAINERS.lock().by_number.remove(&number);
         drop(refused);
+        table::forget_container(number);
         set_limit();
         let what = "the pod holds more memory than the limits of its containers allow together";
         return Err((errno, what.to_string()));
@@ -192,18 +203,33 @@ fn create_further(spec: &ContainerSpec, sources: Sources, streams: Streams) -> M
     Ok(number)
 }
 
-fn namespaces(own: &OwnNamespaces, hostname: &str) -> Result<Namespaces> {
+fn namespaces(
+    whose: &FurtherNamespaces,
+    hostname: &str,
+) -> core::result::Result<Namespaces, (Errno, String)> {
     let user = UserNs::default();
     let mut namespaces = Namespaces { mnt: MountNamespace::empty(&user), ..Namespaces::initial() };
-    if own.ipc {
-        namespaces.ipc = IpcNamespace::new(&user, ipc::namespace_ended);
+    match whose.ipc {
+        Whose::First => {}
+        Whose::Own => namespaces.ipc = IpcNamespace::new(&user, ipc::namespace_ended),
+        Whose::Of(other) => namespaces.ipc = find(other)?.namespaces.ipc,
     }
-    if own.pid {
-        namespaces.pid_for_children = PidNamespace::initial().within(&user)?;
+    match whose.pid {
+        Whose::First => {}
+        Whose::Own => {
+            let within = PidNamespace::initial().within(&user);
+            namespaces.pid_for_children = within
+                .map_err(|errno| (errno, format!("making the container's namespaces: {errno}")))?;
+        }
+        Whose::Of(other) => namespaces.pid_for_children = find(other)?.namespaces.pid_for_children,
     }
-    if own.uts {
-        namespaces.uts = UtsNamespace::initial().copy(&user);
-        namespaces.uts.set_hostname(hostname.to_string());
+    match whose.uts {
+        Whose::First => {}
+        Whose::Own => {
+            namespaces.uts = UtsNamespace::initial().copy(&user);
+            namespaces.uts.set_hostname(hostname.to_string());
+        }
+        Whose::Of(other) => namespaces.uts = find(other)?.namespaces.uts,
     }
     Ok(namespaces)
 }
@@ -238,6 +264,7 @@ fn enter(
         ended: None,
     };
     CONTAINERS.lock().by_number.insert(number, kept);
+    table::know_container(number);
 }
 
 /// When the sandbox goes to sleep by itself, and what its timers do then.
@@ -262,6 +289,12 @@ fn sleep_as(spec: &SleepSpec) {
 
 /// Container `number` has this limit from now on: EBUSY if more is held.
 pub fn limit(number: u32, limit: MemoryLimit) -> Result {
+    if number != FIRST_CONTAINER
+        && limit.whole != 0
+        && share::held_bytes(number, Some(&mut Committed::default())) > limit.guest
+    {
+        return Err(Errno::EBUSY);
+    }
     let before = {
         let mut containers = CONTAINERS.lock();
         let container = containers.by_number.get_mut(&number).ok_or(Errno::ESRCH)?;
@@ -295,16 +328,20 @@ fn set_limit() {
 }
 
 fn apply_limit() -> Result {
-    let limits: Vec<MemoryLimit> = {
+    let by_number: Vec<(u32, MemoryLimit)> = {
         let containers = CONTAINERS.lock();
-        containers.by_number.values().map(|c| c.limit).collect()
+        containers.by_number.iter().map(|(number, c)| (*number, c.limit)).collect()
     };
+    let limits: Vec<MemoryLimit> = by_number.iter().map(|(_, limit)| *limit).collect();
     let limit = joint_limit(&limits);
-    if limit == account::memory_limit() {
-        Ok(())
-    } else {
-        mm::limit::set_limit(limit, shrink_names)
+    if limit != account::memory_limit() {
+        mm::limit::set_limit(limit, shrink_all)?;
     }
+    let is_own =
+        |(number, limit): &(u32, MemoryLimit)| *number != FIRST_CONTAINER && limit.whole != 0;
+    let own = by_number.into_iter().filter(is_own);
+    share::set(own.map(|(number, limit)| (number, limit.guest)));
+    Ok(())
 }
 
 /// What holds for all of them together: the first one's limit, in whose cgroup of the host all of
@@ -353,12 +390,13 @@ fn tell_end(number: u32) {
         if by_number.get(&number).is_some_and(is_known) { by_number.remove(&number) } else { None }
     };
     let Some(gone) = gone else { return };
+    table::forget_container(number);
     let (attended, ended) = (gone.attended, gone.ended);
     // Its mounts go before others hear of it.
     drop(gone);
     set_limit();
-    if let (Attended::By(id), Some(code)) = (attended, ended) {
-        reply(id, &Reply::Exited(code));
+    if let (Attended::By(id), Some(End { code, for_memory })) = (attended, ended) {
+        reply(id, &Reply::Ended { code, for_memory });
     }
 }
 
@@ -370,9 +408,10 @@ pub fn process_ended(process: &Arc<Process>, status: i32) {
         ended.set();
     }
     if process.is_first {
+        let for_memory = process.tree.lock().is_killed_for_memory;
         match process.container {
             FIRST_CONTAINER => end_all(exit_code(status)),
-            number => end(number, exit_code(status)),
+            number => end(number, End { code: exit_code(status), for_memory }),
         }
     }
 }
@@ -382,7 +421,8 @@ pub fn remove(number: u32) {
     if set_attended(number, Attended::ByNobody) {
         hibernate::wake(WakeCause::Signal);
         tell_end(number);
-        end(number, 128 + linux_raw_sys::general::SIGKILL as i32);
+        let code = 128 + linux_raw_sys::general::SIGKILL as i32;
+        end(number, End { code, for_memory: false });
     }
 }
 
@@ -406,7 +446,7 @@ async fn see_off(are_they: impl Fn(&Process) -> bool, deadline_ns: u64) {
 }
 
 /// A further container ends: kills what is left of it, waits for that, and tells who attends.
-fn end(number: u32, code: i32) {
+fn end(number: u32, how: End) {
     {
         let mut containers = CONTAINERS.lock();
         let Some(container) = containers.by_number.get_mut(&number) else { return };
@@ -421,7 +461,7 @@ fn end(number: u32, code: i32) {
         tty::console::drain(deadline_ns).await;
         waits::container_gone(number);
         if let Some(kept) = CONTAINERS.lock().by_number.get_mut(&number) {
-            kept.ended = Some(code);
+            kept.ended = Some(how);
         }
         tell_end(number);
     });

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use qlib::control::{ProcessInfo, Reply, Request, WakeCause};
+use qlib::control::{ProcessInfo, Reply, Request, Usage, WakeCause};
 use qlib::host::Op;
 
 use super::{containers, image, signals, start, waits};
@@ -15,10 +15,12 @@ use crate::hibernate::deflate::{Failure, Why};
 use crate::hibernate::quiesce::Patience;
 use crate::host::Call;
 use crate::ipc::tty;
+use crate::mm::committed::Committed;
 use crate::mm::swap::kept;
 use crate::task::pause::{self, Reason};
 use crate::task::pid_namespace::PidNamespace;
-use crate::task::{Process, table};
+use crate::task::table::{self, Past};
+use crate::task::{Process, share};
 use crate::{arch, executor};
 
 /// A request lies in the mailbox: `id` is what its reply must name, `len` its length in bytes.
@@ -82,6 +84,7 @@ fn serve(id: u64, request: Request) {
         }
         Request::Signal { pid, all, signo } => reply(id, &done(signals::send(pid, all, signo))),
         Request::Processes { container } => reply(id, &processes(container)),
+        Request::Usage { container } => reply(id, &Reply::Usage(usage(container))),
         Request::Resize { pid, rows, cols } => reply(id, &done(resize(pid, rows, cols))),
         Request::Hibernate { patience_ms, force, stay } => executor::spawn(async move {
             let patience = Patience { ns: patience_ms.saturating_mul(1_000_000), force, stay };
@@ -148,10 +151,12 @@ fn serve(id: u64, request: Request) {
         Request::Platform
         | Request::Release { .. }
         | Request::Adopt { .. }
+        | Request::NoteWake
         | Request::Written
         | Request::Become { .. }
         | Request::WatchOutput { .. }
-        | Request::AwaitOutput => {
+        | Request::AwaitOutput
+        | Request::Tasks { .. } => {
             reply(id, &failure(Errno::EINVAL, "that is for the VMM to answer".to_string()));
         }
     }
@@ -173,6 +178,23 @@ fn processes(number: u32) -> Reply {
     let namespace = container.namespaces.pid_for_children;
     let own = table::processes().filter(|process| process.container == number);
     Reply::Processes(own.map(|process| describe(&process, &namespace)).collect())
+}
+
+/// What the programs of a container use.
+fn usage(container: u32) -> Usage {
+    let Past { user_ns, system_ns, oom_kills } = table::past_of(container);
+    let memory_bytes = share::held_bytes(container, Some(&mut Committed::default()));
+    let ended = Usage { memory_bytes, user_ns, system_ns, oom_kills, ..Usage::default() };
+    let own = table::processes().filter(|process| process.container == container);
+    own.fold(ended, |sum, process| {
+        let time = process.usage();
+        Usage {
+            user_ns: sum.user_ns + time.user_ns,
+            system_ns: sum.system_ns + time.system_ns,
+            threads: sum.threads + process.threads().len() as u64,
+            ..sum
+        }
+    })
 }
 
 fn describe(process: &Process, namespace: &PidNamespace) -> ProcessInfo {

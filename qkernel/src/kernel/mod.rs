@@ -17,7 +17,7 @@ use alloc::sync::Arc;
 
 use crate::arch::upcalls::Upcalls;
 use crate::fs::hostfs::handle_cache;
-use crate::fs::{self, nsfs};
+use crate::fs::{self, nsfs, shmem};
 use crate::ipc;
 use crate::ipc::{futex, sysv, tty};
 use crate::mm;
@@ -53,6 +53,7 @@ static TASK_UPCALLS: task::upcalls::Upcalls = task::upcalls::Upcalls {
     open_special: devices::open,
     open_namespace: |thread, namespace| nsfs::open(thread, namespace),
     shrink,
+    page_out: shmem::write_out,
 };
 
 fn gives_up(process: &Arc<Process>) {
@@ -66,8 +67,9 @@ fn shrink() {
     rights::collect();
 }
 
-/// The same, and names.
-fn shrink_names() {
+/// The same, and names, and files that need not be in memory.
+fn shrink_all() {
     shrink();
+    shmem::write_out();
     fs::dentry::shrink();
 }

@@ -11,7 +11,7 @@ use qlib::host::NO_HANDLE;
 use qlib::seccomp::{Insn, Program as Filter};
 
 use super::control::{failure, reply};
-use super::{TASK_UPCALLS, checks, containers, shrink, thread, waits};
+use super::{TASK_UPCALLS, checks, containers, shrink_all, thread, waits};
 use crate::arch::heap;
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
@@ -73,7 +73,7 @@ fn start_with_less(id: u64, spec: ProcessSpec, streams: Streams) {
         let _nobody_sleeps_on_it = starts;
         let deadline_ns = time::monotonic_ns() + START_PATIENCE_NS;
         let answer = loop {
-            oom::relieve_request(deadline_ns, shrink).await;
+            oom::relieve_request(deadline_ns, shrink_all).await;
             // It may have been forced to sleep meanwhile.
             hibernate::wake(WakeCause::Exec);
             match heap::on_reserve(|| make_process(&spec, &streams, false)) {
@@ -332,6 +332,10 @@ fn find_program(
         match try_open(&candidate) {
             Ok(file) => return Ok((candidate.into_bytes(), file)),
             Err(Errno::EACCES) => denied = true,
+            // These say nothing of the file.
+            Err(errno @ (Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::EIO)) => {
+                return Err(explain(errno));
+            }
             Err(_) => {}
         }
     }

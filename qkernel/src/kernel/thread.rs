@@ -21,6 +21,7 @@ use crate::arch::heap;
 use crate::arch::upcalls::{Next, Owner};
 use crate::arch::user::Go;
 use crate::errno::{Errno, Result};
+use crate::fs::{disk, hostfs};
 use crate::mm::AddressSpace;
 use crate::mm::freeze::{Frozen, MustWait};
 use crate::mm::reclaim;
@@ -32,7 +33,7 @@ use crate::task::run::{Gone, go_on, start_newborn};
 use crate::task::signal::{SigAction, SigInfo};
 use crate::task::trace::stops::{self, Instead};
 use crate::task::{
-    Thread, coredump, current, exit, lost, oom, owed, pause, rseq, seccomp, signal, table,
+    Thread, coredump, current, exit, lost, oom, owed, pause, rseq, seccomp, share, signal, table,
     userfault,
 };
 use crate::wait::Sleeper;
@@ -169,6 +170,18 @@ impl Owner for Thread {
         }
         pause::recheck();
     }
+
+    fn gives_way(&self) {
+        self.count_preemption();
+    }
+
+    fn runs(&self, stolen_ns: u64) {
+        self.cpu_time.runs(stolen_ns);
+    }
+
+    fn rests(&self, stolen_ns: u64) {
+        self.cpu_time.rests(stolen_ns);
+    }
 }
 
 /// The kernel's side of the thread with this token.
@@ -208,6 +221,7 @@ fn call_now(
         return Next::Task(None);
     }
     thread.count_syscall();
+    share::called(&thread.process);
     trace(thread, nr, &args, &Outcome::Returns(result));
     match result {
         Err(errno) if errno.is_internal() => Next::Task(Some(result)),
@@ -237,7 +251,7 @@ fn fault_now(
         None => Ok(None),
     };
     let Ok(frozen) = frozen else { return Next::Task(None) };
-    if resolve(thread, &mm, va, access).is_err() {
+    if resolve(thread, &mm, (va, access), takes_huge(thread)).is_err() {
         return Next::Task(None);
     }
     drop(frozen);
@@ -255,12 +269,37 @@ fn claim(thread: &Thread) {
 fn resolve(
     thread: &Thread,
     mm: &AddressSpace,
-    va: Va,
-    access: mm::Access,
+    at: (Va, mm::Access),
+    takes_huge: bool,
 ) -> core::result::Result<(), mm::fault::Failure> {
-    let served = mm::fault::handle(mm, thread.process.growth(), va, access)?;
+    let served = mm::fault::handle(mm, thread.process.growth(), at, takes_huge)?;
     thread.count_fault(served == mm::fault::Served::FromStore);
+    share::grown(&thread.process, share::FAULT_PAGES);
     Ok(())
+}
+
+/// True unless it said otherwise (PR_SET_THP_DISABLE).
+fn takes_huge(thread: &Thread) -> bool {
+    !thread.process.traits.lock().thp_disable
+}
+
+/// How long a thread waits for a huge page, in ns. Small ones take some 2 ms; a host that moves
+/// memory to find room was seen to take 248.
+const HUGE_PAGE_NS: u64 = 10_000_000;
+
+/// Gives a thread that touches `va` a huge page, as far as there is one to be had.
+async fn huge_page(thread: &Arc<Thread>, mm: &AddressSpace, va: Va) {
+    let Some(mut page) = mm.take_huge(va) else { return };
+    if let Some(extent) = page.wanted() {
+        let since = time::monotonic_ns();
+        let outcome = match hostfs::begin_huge_page(extent) {
+            Ok(begun) => disk::finished_by(&**thread, begun, since + HUGE_PAGE_NS).await,
+            Err(errno) => Err(errno),
+        };
+        page.note(outcome, since);
+    }
+    mm.enter_huge(page);
+    share::grown(&thread.process, share::HUGE_PAGES);
 }
 
 /// What a fault takes away from other threads: a page that is shown read-only, and written to.
@@ -422,6 +461,7 @@ async fn serve_traced(thread: &Arc<Thread>, trap: Trap) -> (u64, Outcome) {
         None => serve(thread, trap).await,
         Some(Instead::Makes(nr, args)) => serve(thread, Trap { nr, args, ..trap }).await,
         Some(Instead::Skips(value)) => (u64::MAX, Outcome::Returns(Errno::check(value))),
+        Some(Instead::Emulated(value)) => (trap.nr, Outcome::Returns(Errno::check(value))),
     }
 }
 
@@ -509,6 +549,7 @@ async fn serve_allowed(thread: &Arc<Thread>, trap: &Trap) -> Outcome {
         }
     };
     let outcome = owed::settle(thread, outcome).await;
+    share::called(&thread.process);
     trace(thread, trap.nr, &trap.args, &outcome);
     outcome
 }
@@ -625,6 +666,7 @@ async fn fault(thread: &Arc<Thread>, trap: &Trap) {
         }
     }
     let mm = thread.mm();
+    let mut takes_huge = takes_huge(thread);
     let failure = loop {
         // Asked anew each time, with nothing waited for between the answer and what follows from
         // it.
@@ -632,17 +674,26 @@ async fn fault(thread: &Arc<Thread>, trap: &Trap) {
             Some(range) => mm.freeze(&thread.user, range).await,
             None => None,
         };
-        let mut outcome = resolve(thread, &mm, Va(trap.addr), access);
+        let at = (Va(trap.addr), access);
+        let mut outcome = resolve(thread, &mm, at, takes_huge);
         // Who has come from outside is loaded on the reserve, and may be the next to use memory up.
         let may_use_reserve = || oom::is_small_visitor(&thread.process);
         if outcome == Err(mm::fault::Failure::NO_MEMORY) && may_use_reserve() {
-            outcome = heap::on_reserve(|| resolve(thread, &mm, Va(trap.addr), access));
+            outcome = heap::on_reserve(|| resolve(thread, &mm, at, false));
         }
         drop(frozen);
         match outcome {
             Ok(()) => {
                 thread.user.claim_ops(&mm);
                 return;
+            }
+            Err(mm::fault::Failure::HUGE) => {
+                huge_page(thread, &mm, Va(trap.addr)).await;
+                // Small ones, where there was none.
+                takes_huge = false;
+                if thread.is_dying() {
+                    return;
+                }
             }
             // Nothing is held while others end for it.
             Err(mm::fault::Failure::NO_MEMORY) => {

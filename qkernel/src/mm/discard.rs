@@ -51,6 +51,24 @@ pub enum PageState {
     Swapped,
 }
 
+/// Bytes of an address space that are there, by kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Resident {
+    /// No file's. Among them is what private ranges show of files in memory.
+    pub anonymous: u64,
+    /// Of files of the host.
+    pub file: u64,
+    /// Of shared memory, and of files in memory that are mapped as such.
+    pub shared: u64,
+}
+
+impl Resident {
+    /// All of them.
+    pub fn all(&self) -> u64 {
+        self.anonymous + self.file + self.shared
+    }
+}
+
 impl AddressSpace {
     /// Drops the pages of a range (MADV_DONTNEED, MADV_FREE): private ones read as zeros or the
     /// file's content again. Unless it [is emptied](Self::is_emptied), the range must be frozen.
@@ -68,7 +86,9 @@ impl AddressSpace {
         match inner.frames_to_empty(&parts, start..end) {
             Some(runs) => {
                 // Those that were reached are empty, and the caller may try again.
-                arch::release(&runs).map_err(|_| Errno::EAGAIN)?;
+                let released = arch::release(&runs);
+                runs.iter().for_each(|run| frames::user().note_released(*run));
+                released.map_err(|_| Errno::EAGAIN)?;
                 inner.note_emptied(start..end);
             }
             None => {
@@ -111,7 +131,7 @@ impl AddressSpace {
             return Err(Errno::ENOMEM);
         }
         let mut pages = alloc::vec![0; pages_between(start, end)];
-        self.visit_resident(start..end, &mut |at| pages[pages_between(start, at)] = 1);
+        self.visit_resident(start..end, &mut |at, _| pages[pages_between(start, at)] = 1);
         Ok(pages)
     }
 
@@ -124,7 +144,7 @@ impl AddressSpace {
                 *page = state;
             }
         };
-        self.visit_resident(start..end, &mut |at| note(at, PageState::Anonymous));
+        self.visit_resident(start..end, &mut |at, _| note(at, PageState::Anonymous));
         let mut inner = self.lock();
         let files = inner.vmas.overlapping(start, end);
         let mut objects = alloc::vec![None; pages_between(start, end)];
@@ -157,23 +177,43 @@ impl AddressSpace {
         self.resident_pages(Va(0), arch::boot().user_max) * PAGE_SIZE
     }
 
+    /// Bytes that are there, by kind.
+    pub fn resident_by_kind(&self) -> Resident {
+        let shared: Vec<Range<Va>> = {
+            let inner = self.lock();
+            inner.vmas.iter().filter(|vma| vma.is_shared()).map(|vma| vma.start..vma.end).collect()
+        };
+        let mut shared = shared.into_iter().peekable();
+        let mut found = Resident::default();
+        self.visit_resident(Va(0)..arch::boot().user_max, &mut |at, pte| {
+            while shared.next_if(|range| range.end <= at).is_some() {}
+            let kind = match shared.peek() {
+                _ if pte.has(PteFlags::WINDOW) => &mut found.file,
+                Some(range) if range.start <= at => &mut found.shared,
+                _ => &mut found.anonymous,
+            };
+            *kind += PAGE_SIZE;
+        });
+        found
+    }
+
     /// How many pages of `[start, end)` are there.
     pub fn resident_pages(&self, start: Va, end: Va) -> u64 {
         let mut pages = 0;
-        self.visit_resident(start..end, &mut |_| pages += 1);
+        self.visit_resident(start..end, &mut |_, _| pages += 1);
         pages
     }
 
     /// Visits the pages of `range` that are there. Of those that were emptied the platform says
     /// whether they have been touched since.
-    fn visit_resident(&self, range: Range<Va>, visit: &mut dyn FnMut(Va)) {
+    fn visit_resident(&self, range: Range<Va>, visit: &mut dyn FnMut(Va, Pte)) {
         let is_emptied = |pte: Pte| pte.is_present() && Usage::of(pte).is_emptied();
         if !self.lock().emptied.is_empty() {
             self.note_touched(range.clone(), &|pte| is_mapped(pte) && is_emptied(pte));
         }
         self.lock().table().visit(range, &mut |at, pte| {
             if pte.is_present() && !is_emptied(pte) {
-                visit(at);
+                visit(at, pte);
             }
             true
         });

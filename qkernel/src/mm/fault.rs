@@ -1,5 +1,6 @@
 //! Page faults: what a touched page gets.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use linux_raw_sys::general::{SIGBUS, SIGKILL, SIGSEGV, UFFD_FEATURE_SIGBUS};
@@ -53,9 +54,13 @@ impl Failure {
     /// Nor this: it is to wait until another thread has seen to the page
     /// ([`AddressSpace::awaits`]).
     pub const AWAITED: Failure = Failure { signo: 0, si_code: 0 };
+    /// Nor this: it is to have a huge page ([`AddressSpace::take_huge`]), and come again.
+    pub const HUGE: Failure = Failure { signo: 0, si_code: 1 };
 }
 
 static FAULTS: AtomicU64 = AtomicU64::new(0);
+/// The same of accesses by the kernel, since somebody asked.
+static COPIED: AtomicU64 = AtomicU64::new(0);
 
 /// Page faults of user threads so far.
 pub fn count() -> u64 {
@@ -71,19 +76,28 @@ pub enum Served {
     FromStore,
 }
 
+/// How many times the kernel's own accesses found no page since the last call of this.
+pub fn take_copied() -> u64 {
+    COPIED.swap(0, Relaxed)
+}
+
 /// Serves a page fault of a user thread, whose limits let the stack grow so far: afterwards the
-/// page is there, and the platform has an operation to show it (and its neighbours).
+/// page is there, and the platform has an operation to show it (and its neighbours). Where it
+/// `takes_huge`, [`Failure::HUGE`] says that it may have a huge page first.
 pub fn handle(
     mm: &AddressSpace,
     growth: Growth,
-    va: Va,
-    access: Access,
+    (va, access): (Va, Access),
+    takes_huge: bool,
 ) -> Result<Served, Failure> {
     FAULTS.fetch_add(1, Relaxed);
     // Nobody else is in the kernel meanwhile.
     let before = swap::swap_ins();
     let mut inner = mm.lock();
-    inner.resolve(va, access, growth)?;
+    inner.takes_huge = takes_huge;
+    let resolved = inner.resolve(va, access, growth);
+    inner.takes_huge = false;
+    resolved?;
     inner.show(va);
     Ok(if swap::swap_ins() == before { Served::FromMemory } else { Served::FromStore })
 }
@@ -113,6 +127,12 @@ impl AddressSpace {
             }
             return Ok(pte.gpa() + va.page_offset());
         }
+        if access == Access::Read
+            && let Some(offset) = vdso_offset(va, 1)
+        {
+            return Ok(arch::boot().vdso_copy + offset);
+        }
+        COPIED.fetch_add(1, Relaxed);
         inner.kernel_access = true;
         let growth = Growth::of_current();
         let mut pte = inner.resolve(va, access, growth);
@@ -227,6 +247,15 @@ impl Growth {
     }
 }
 
+/// Where `len` bytes from `va` on lie in the vDSO that the platform has in each address space,
+/// above all that programs may map: it is no range of theirs, and the kernel reads its own copy.
+/// `None` if they do not.
+pub(super) fn vdso_offset(va: Va, len: u64) -> Option<u64> {
+    let boot = arch::boot();
+    let offset = va.0.checked_sub(boot.vdso.0)?;
+    offset.checked_add(len).filter(|end| *end <= boot.vdso_bytes).map(|_| offset)
+}
+
 /// True if an entry lets user mode do this.
 pub(super) fn allows(pte: Pte, access: Access) -> bool {
     pte.has(PteFlags::PRESENT | PteFlags::USER)
@@ -285,7 +314,7 @@ impl Inner {
     }
 
     /// The same in its range.
-    fn resolve_in(&mut self, vma: &Vma, va: Va, access: Access) -> Result<Pte, Failure> {
+    pub(super) fn resolve_in(&mut self, vma: &Vma, va: Va, access: Access) -> Result<Pte, Failure> {
         let page = va.page_floor();
         if !vma.prot.allows(access) {
             return Err(Failure::FORBIDDEN);
@@ -306,6 +335,9 @@ impl Inner {
         }
         if pte.is_present() {
             return self.upgrade(vma, page, pte, access);
+        }
+        if self.takes_huge && self.wants_huge(vma, page, access) {
+            return Err(Failure::HUGE);
         }
         match (&vma.backing, vma.is_shared()) {
             (None, _) => self.first_touch(vma, page),
@@ -405,16 +437,10 @@ impl Inner {
         below || above
     }
 
-    /// A run of empty entries around `page`, inside the range and the aligned chunk of `pages`
-    /// pages: start and count. Where nothing is empty below, it is `pages` pages from there, for
-    /// touches mostly ascend.
-    fn empty_run(&mut self, vma: &Vma, page: Va, pages: u64) -> Option<(Va, u64)> {
-        let bytes = pages * PAGE_SIZE;
-        let is_large = pages > RESERVE_PAGES;
-        let chunk = page.align_down(bytes);
-        let end = if is_large { chunk } else { page } + bytes;
-        let (mut low, mut high) = (chunk.max(vma.start), end.min(vma.end));
-        self.table().visit(low..high, &mut |va, _| {
+    /// The part of a range around `page`, which is empty, whose entries are all empty.
+    pub(super) fn empty_around(&mut self, page: Va, range: Range<Va>) -> Range<Va> {
+        let Range { start: mut low, end: mut high } = range;
+        self.table().visit(range, &mut |va, _| {
             if va < page {
                 low = va + PAGE_SIZE;
                 true
@@ -423,6 +449,19 @@ impl Inner {
                 false
             }
         });
+        low..high
+    }
+
+    /// A run of empty entries around `page`, inside the range and the aligned chunk of `pages`
+    /// pages: start and count. Where nothing is empty below, it is `pages` pages from there, for
+    /// touches mostly ascend.
+    fn empty_run(&mut self, vma: &Vma, page: Va, pages: u64) -> Option<(Va, u64)> {
+        let bytes = pages * PAGE_SIZE;
+        let is_large = pages > RESERVE_PAGES;
+        let chunk = page.align_down(bytes);
+        let end = if is_large { chunk } else { page } + bytes;
+        let Range { start: low, end: mut high } =
+            self.empty_around(page, chunk.max(vma.start)..end.min(vma.end));
         if low < page {
             high = high.min(chunk + bytes);
         }
@@ -498,6 +537,9 @@ impl Inner {
 
     /// A page of a private mapping of a file: the file's own page until it is written.
     fn map_private(&mut self, vma: &Vma, page: Va, write: bool) -> Result<Pte, Failure> {
+        if write && let Some(pte) = self.copy_run(vma, page) {
+            return Ok(pte);
+        }
         let Some(backing) = vma.backing.clone() else { return Err(Failure::NO_MEMORY) };
         let mapped = backing.mapping.page(vma.object_page(page), false).map_err(|e| match e {
             Errno::ENOMEM => Failure::NO_MEMORY,

@@ -110,11 +110,16 @@ fn take(alloc: impl Fn() -> Option<Gpa>) -> Result<Gpa> {
 
 /// `count` frames of zeros in a row, with one reference each; `None` when there are not so many.
 pub fn alloc_run_zeroed(count: u64) -> Option<Gpa> {
+    run_of(count, |run| user().alloc_run_zeroed(run))
+}
+
+/// `count` frames in a row of what `alloc` gives, which are a power of two.
+fn run_of(count: u64, alloc: impl FnOnce(usize) -> Option<Gpa>) -> Option<Gpa> {
     let run = count.next_power_of_two();
     if !heap::budget_has(run) {
         return None;
     }
-    let first = user().alloc_run_zeroed(run as usize)?;
+    let first = alloc(run as usize)?;
     if count < run {
         let rest = Frames { start: first + count * PAGE_SIZE, count: run - count };
         user().free_untouched(rest);
@@ -132,10 +137,10 @@ pub fn alloc_for(stay: Stay) -> Result<Gpa> {
     take(|| user().alloc_for(stay))
 }
 
-/// `count` frames in a row (a power of two), with one reference each, whose bytes the caller
-/// overwrites; `None` when there are not so many.
+/// `count` frames in a row, with one reference each, whose bytes the caller overwrites; `None` when
+/// there are not so many.
 pub fn alloc_run(count: u64) -> Option<Gpa> {
-    heap::budget_has(count).then(|| user().alloc_run(count as usize)).flatten()
+    run_of(count, |run| user().alloc_run(run))
 }
 
 /// Drops one reference to each frame.

@@ -522,6 +522,13 @@ impl AddressSpace {
         (inner.vmas.total_bytes(), inner.vmas.locked_bytes())
     }
 
+    /// The most that has been mapped, and that has been there, at once, in bytes. Pages that were
+    /// emptied ([`super::discard`]) count for the latter until they are given up.
+    pub fn peaks(&self) -> (u64, u64) {
+        let mut inner = self.lock();
+        (inner.vmas.peak_bytes(), inner.table().peak_pages() * PAGE_SIZE)
+    }
+
     /// Where the first executable range begins and ends, and where the stack ends, for /proc; zeros
     /// for what is not there.
     pub fn text_and_stack(&self) -> ((u64, u64), u64) {

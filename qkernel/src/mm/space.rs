@@ -9,13 +9,14 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use qlib::pagetable::{Action, Pte};
 use qlib::platform::DeferredOp;
-use qlib::{Gpa, Va};
+use qlib::{Gpa, PAGE_SIZE, Va};
 
 use super::deferred_free::DeferredFree;
 use super::emptied::Emptied;
 use super::frames::{self, counted_frame};
 use super::freeze::Freezer;
-use super::mmu::{self, Mmu};
+use super::given::{Given, Share, Wanted};
+use super::mmu::{self, Mmu, is_mapped};
 use super::patch::Patches;
 use super::ranges::Ranges;
 use super::reclaim;
@@ -38,6 +39,10 @@ pub struct AddressSpace {
     inner: Mutex<Inner>,
     /// The platform's side; `None` while it is detached, or [taken down](super::thread::shed).
     handle: Mutex<Option<SpaceHandle>>,
+    /// CPU time that the host gave to platform sides that it has had before, in ns.
+    earlier_ns: AtomicU64,
+    /// What that comes to for its threads.
+    given: Mutex<Given>,
     /// It has a platform side, or will have one again, and is charged for that to its end.
     is_charged: bool,
     /// See [`super::freeze`].
@@ -81,6 +86,8 @@ pub(super) struct Inner {
     pub mmu: Box<dyn Mmu>,
     /// The kernel resolves an address for itself.
     pub kernel_access: bool,
+    /// Whoever resolves one can wait for a [huge page](super::huge).
+    pub takes_huge: bool,
     /// brk(2): start and current end of the heap.
     pub brk: (Va, Va),
     /// Where the search for a gap for mmap(2) begins.
@@ -186,6 +193,8 @@ impl AddressSpace {
         Ok(AddressSpace {
             inner: Mutex::new(inner),
             handle: Mutex::new(handle),
+            earlier_ns: AtomicU64::new(0),
+            given: Mutex::default(),
             is_charged,
             freezer: Mutex::default(),
             thaw: WaitQueue::new(),
@@ -292,10 +301,45 @@ impl AddressSpace {
         self.handle.lock().is_some()
     }
 
+    /// CPU time that the host has given to those who live in it, in ns. `None` where that is not
+    /// told, or not any more.
+    fn host_time_ns(&self) -> Option<u64> {
+        if !self.is_charged {
+            return None;
+        }
+        let now_ns = match &*self.handle.lock() {
+            Some(handle) => handle.time_ns().ok()?,
+            None => 0,
+        };
+        Some(now_ns.saturating_add(self.earlier_ns.load(Ordering::Relaxed)))
+    }
+
+    /// Looks at that: the share of what its threads wanted since the last look.
+    pub fn look_at_given(&self, now_ns: u64, wanted: Wanted) -> Share {
+        let host_ns = self.host_time_ns();
+        self.given.lock().look(host_ns, now_ns, wanted)
+    }
+
+    /// The share that the last look found.
+    pub fn share(&self) -> Share {
+        self.given.lock().share()
+    }
+
+    /// True if that is good enough for one of its threads.
+    pub fn is_share_fresh(&self, now_ns: u64) -> bool {
+        self.given.lock().is_fresh(now_ns)
+    }
+
+    /// How many threads live in it.
+    pub fn thread_count(&self) -> usize {
+        self.threads.lock().len()
+    }
+
     /// Gives a space that the platform knows nothing of a side there, an empty one.
     pub(super) fn make_on_platform(&self) -> Result {
         let made = new_handle(true)?;
         *self.handle.lock() = Some(made);
+        self.given.lock().goes_on_from(self.earlier_ns.load(Ordering::Relaxed));
         Ok(())
     }
 
@@ -303,6 +347,7 @@ impl AddressSpace {
     /// [gone](until_gone). Its threads are the caller's.
     pub(super) fn take_off_platform(&self) {
         let Some(handle) = self.handle.lock().take() else { return };
+        self.earlier_ns.fetch_add(handle.time_ns().unwrap_or(0), Ordering::Relaxed);
         let (_, frames) = {
             let mut inner = self.lock();
             inner.mmu.take_copies();
@@ -424,6 +469,21 @@ impl Inner {
         mmu.map(table, va);
     }
 
+    /// The same of all pages from `from` on that are there, up to the first that is not, or `end`.
+    pub(super) fn show_row(&mut self, from: Va, end: Va) {
+        let mut at = from;
+        while at < end {
+            let pte = self.table().get(at);
+            if !pte.is_present() {
+                break;
+            }
+            if !is_mapped(pte) {
+                self.show(at);
+            }
+            at = at + PAGE_SIZE;
+        }
+    }
+
     /// The page table.
     pub(super) fn table(&mut self) -> &mut Table {
         self.table.as_mut().expect("taken only when the address space is dropped")
@@ -436,6 +496,7 @@ impl Inner {
             table: Some(tables::new_table()?),
             mmu: mmu::new(),
             kernel_access: false,
+            takes_huge: false,
             brk: (Va(0), Va(0)),
             mmap_top: boot.user_max,
             patches: Patches::default(),

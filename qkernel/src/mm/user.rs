@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use qlib::host::Segment;
 use qlib::{PAGE_SIZE, Va};
 
-use super::fault::Spare;
+use super::fault::{Spare, vdso_offset};
 use super::{Access, AddressSpace};
 use crate::abi::Pod;
 use crate::account;
@@ -19,6 +19,7 @@ impl AddressSpace {
     fn check_range(va: Va, len: usize) -> Result {
         match va.checked_add(len as u64) {
             Some(end) if end <= arch::boot().user_max => Ok(()),
+            Some(_) if vdso_offset(va, len as u64).is_some() => Ok(()),
             _ => Err(Errno::EFAULT),
         }
     }

@@ -55,6 +55,10 @@ bitflags! {
         const SEALED = 1024;
         /// MAP_DROPPABLE.
         const DROPPABLE = 2048;
+        /// MADV_HUGEPAGE.
+        const HUGE = 4096;
+        /// MADV_NOHUGEPAGE.
+        const NO_HUGE = 8192;
     }
 }
 
@@ -182,6 +186,8 @@ pub struct VmaSet {
     /// Made when a search for a gap has gone on for too long: few processes have so many ranges.
     gaps: Option<Gaps>,
     total_bytes: u64,
+    /// The most that has been.
+    peak_bytes: u64,
     data_bytes: u64,
     locked_bytes: u64,
 }
@@ -320,6 +326,11 @@ impl VmaSet {
         self.total_bytes
     }
 
+    /// The most bytes that have been mapped at once.
+    pub fn peak_bytes(&self) -> u64 {
+        self.peak_bytes
+    }
+
     /// Enters a range where nothing is.
     fn put(&mut self, vma: Vma) {
         if let Some(gaps) = &mut self.gaps {
@@ -329,6 +340,7 @@ impl VmaSet {
             gaps.add(vma.end.0..gap.end);
         }
         self.total_bytes += vma.len();
+        self.peak_bytes = self.peak_bytes.max(self.total_bytes);
         self.data_bytes += if vma.is_data() { vma.len() } else { 0 };
         self.locked_bytes += if vma.flags.contains(VmaFlags::LOCKED) { vma.len() } else { 0 };
         self.ranges.insert(vma.start.0, vma);

@@ -18,10 +18,15 @@ mod talk;
 pub mod unix;
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::any::Any;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use linux_raw_sys::general::{O_NONBLOCK, O_RDWR};
+use linux_raw_sys::net::{
+    self, AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, IPPROTO_ICMPV6, SO_DOMAIN, SO_PROTOCOL, SO_TYPE,
+    SOCK_RAW, SOCK_STREAM, SOL_SOCKET,
+};
 use qlib::sockopt::Refused;
 
 use crate::errno::{Errno, Result};
@@ -72,6 +77,9 @@ pub struct Socket {
 /// Of sockets (magic.h).
 const SOCKFS_MAGIC: u32 = 0x534f_434b;
 
+/// The extended attribute that tells what a socket is (sockfs).
+const PROTOCOL_NAME: &[u8] = b"system.sockprotoname";
+
 /// Which of a socket's two timeouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -100,6 +108,44 @@ impl Socket {
             send_timeout_ns: AtomicU64::new(0),
         };
         OpenFile::new(Arc::new(socket), O_RDWR | flags & O_NONBLOCK)
+    }
+
+    /// What Linux calls its protocol (struct proto), if that is known.
+    fn protocol_name(&self) -> Result<Option<&'static str>> {
+        const TCP: u32 = net::IPPROTO_TCP as u32;
+        const MPTCP: u32 = net::IPPROTO_MPTCP as u32;
+        const SCTP: u32 = net::IPPROTO_SCTP as u32;
+        const UDP: u32 = net::IPPROTO_UDP as u32;
+        const UDP_LITE: u32 = net::IPPROTO_UDPLITE as u32;
+        const ICMP: u32 = net::IPPROTO_ICMP as u32;
+        let option = |name| match &self.family {
+            Family::Host(host) => host.option(SOL_SOCKET, name, size_of::<u32>()),
+            Family::Guest(own) => own.option(SOL_SOCKET, name),
+            Family::Unix(unix) => unix.option(SOL_SOCKET, name),
+        };
+        let number = |name| {
+            let bytes = option(name)?;
+            bytes.first_chunk().map(|word| u32::from_ne_bytes(*word)).ok_or(Errno::EOPNOTSUPP)
+        };
+        let (domain, kind) = (number(SO_DOMAIN)?, number(SO_TYPE)?);
+        let [ipv4, ipv6] = match (kind, number(SO_PROTOCOL)?) {
+            _ if domain == AF_UNIX && kind == SOCK_STREAM => return Ok(Some("UNIX-STREAM")),
+            _ if domain == AF_UNIX => return Ok(Some("UNIX")),
+            _ if domain == AF_NETLINK => return Ok(Some("NETLINK")),
+            (SOCK_RAW, _) => ["RAW", "RAWv6"],
+            (_, TCP) => ["TCP", "TCPv6"],
+            (_, UDP) => ["UDP", "UDPv6"],
+            (_, UDP_LITE) => ["UDP-Lite", "UDPLITEv6"],
+            (_, ICMP | IPPROTO_ICMPV6) => ["PING", "PINGv6"],
+            (_, MPTCP) => ["MPTCP"; 2],
+            (_, SCTP) => ["SCTP", "SCTPv6"],
+            _ => return Ok(None),
+        };
+        Ok(match domain {
+            AF_INET => Some(ipv4),
+            AF_INET6 => Some(ipv6),
+            _ => None,
+        })
     }
 
     fn timeout(&self, direction: Direction) -> &AtomicU64 {
@@ -197,7 +243,7 @@ impl FileOps for Socket {
     fn write(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, _offset: u64) -> Result<usize> {
         match self.side() {
             Side::Host(host) => host.send(buffer, 0, &[], &[]),
-            Side::Guest(own) => own.send(buffer, 0, &[]),
+            Side::Guest(own) => own.send(buffer, 0, &[], &[]),
             Side::Here(unix) => {
                 let control = current::get().map(|thread| Control::of(&thread));
                 unix.send(buffer, 0, None, &mut control.unwrap_or_default())
@@ -215,6 +261,15 @@ impl FileOps for Socket {
             Family::Guest(own) => Ok(own.attributes()),
             Family::Unix(unix) => Ok(unix.attributes()),
         }
+    }
+
+    fn get_xattr(&self, _file: &OpenFile, name: &[u8]) -> Result<Vec<u8>> {
+        let name = if name == PROTOCOL_NAME { self.protocol_name()? } else { None };
+        Ok([name.ok_or(Errno::EOPNOTSUPP)?.as_bytes(), b"\0"].concat())
+    }
+
+    fn list_xattr(&self, _file: &OpenFile) -> Result<Vec<u8>> {
+        Ok([PROTOCOL_NAME, b"\0"].concat())
     }
 
     fn set_attributes(&self, _file: &OpenFile, change: &SetAttributes) -> Result {

@@ -15,7 +15,7 @@ abi_struct! {
     /// struct timezone.
     pub struct TimeZone { pub minutes_west: i32, pub dst_time: i32, }
 }
-fn read_clock(thread: &Thread, clock: i32) -> Result<u64> {
+fn read_clock(thread: &Arc<Thread>, clock: i32) -> Result<u64> {
     match cpu_clock::clock_ns(thread, clock) {
         Some(result) => result,
         None => Ok(Clock::from_id(clock)?.now_ns()),

@@ -12,6 +12,7 @@ use linux_raw_sys::general::{
 use linux_raw_sys::ioctl::{FIOASYNC, FIOCLEX, FIONBIO, FIONCLEX};
 use qlib::Va;
 
+use super::extents;
 use super::listener;
 use super::lock::{is_lock_command, record_lock};
 use crate::errno::{Errno, Result};
@@ -31,6 +32,7 @@ const FIOGETOWN: u32 = 0x8903;
 const SIOCGPGRP: u32 = 0x8904;
 /// _IOR(0x15, 0, struct fsuuid2) of linux/fs.h.
 const FS_IOC_GETFSUUID: u32 = 0x8011_1500;
+const FS_IOC_FIEMAP: u32 = 0xc020_660b;
 
 /// dup(2).
 pub fn dup(thread: &Arc<Thread>, fd: Fd) -> Result<usize> {
@@ -249,6 +251,7 @@ fn ioctl_now(call: &Ioctl<'_>) -> Result<usize> {
     match command {
         FIOCLEX => files.set_close_on_exec(fd, true).map(|()| 0),
         FS_IOC_GETFSUUID => give_uuid(thread, file, Va(argument)),
+        FS_IOC_FIEMAP => extents::fiemap(thread, file, Va(argument)),
         FIONCLEX => files.set_close_on_exec(fd, false).map(|()| 0),
         FIONBIO => switch(O_NONBLOCK),
         FIOASYNC => {

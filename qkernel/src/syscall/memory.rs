@@ -393,8 +393,11 @@ pub fn madvise(thread: &Arc<Thread>, addr: Va, length: u64, advice: u32) -> Resu
         }
         MADV_POPULATE_READ => mm.populate(addr, length, false),
         MADV_POPULATE_WRITE => mm.populate(addr, length, true),
-        MADV_NORMAL | MADV_RANDOM | MADV_SEQUENTIAL | MADV_WILLNEED | MADV_HUGEPAGE
-        | MADV_NOHUGEPAGE | MADV_COLD | MADV_PAGEOUT => hint(&mm, addr, length),
+        MADV_HUGEPAGE => set(VmaFlags::HUGE, VmaFlags::NO_HUGE),
+        MADV_NOHUGEPAGE => set(VmaFlags::NO_HUGE, VmaFlags::HUGE),
+        MADV_NORMAL | MADV_RANDOM | MADV_SEQUENTIAL | MADV_WILLNEED | MADV_COLD | MADV_PAGEOUT => {
+            hint(&mm, addr, length)
+        }
         // Not configured, as on a kernel without KSM or shmem huge pages.
         MADV_MERGEABLE | MADV_UNMERGEABLE | MADV_COLLAPSE => Err(Errno::EINVAL),
         _ => Err(Errno::EINVAL),

@@ -108,7 +108,7 @@ pub(super) async fn send(
     let mut attempt = || {
         let sent = match &side {
             Side::Host(host) => host.send(buffer, flags, to, &control.raw),
-            Side::Guest(own) => own.send(buffer, flags, to),
+            Side::Guest(own) => own.send(buffer, flags, to, &control.raw),
             Side::Here(unix) => unix.send(buffer, flags, target.as_ref(), &mut control),
         };
         match sent {
@@ -221,10 +221,13 @@ fn read_control(thread: &Thread, socket: &Socket, header: &MsgHdr) -> Result<Con
         control.raw = message::for_host(&bytes, thread.creds().host_caps())?;
         return Ok(control);
     }
-    let is_internet = matches!(socket.side(), Side::Guest(_));
+    if matches!(socket.side(), Side::Guest(_)) {
+        // Descriptors and credentials are ignored there, as on Linux.
+        control.raw = bytes;
+        return Ok(control);
+    }
     for (level, kind, data) in message::parse(&bytes)? {
-        // Linux ignores descriptors and credentials on internet sockets.
-        if level != SOL_SOCKET || is_internet {
+        if level != SOL_SOCKET {
             continue;
         }
         match kind {

@@ -13,6 +13,7 @@ pub mod dir;
 pub mod epoll;
 pub mod exec;
 pub mod exit;
+mod extents;
 pub mod fanotify;
 pub mod fcntl;
 pub mod fscontext;

@@ -158,6 +158,7 @@ async fn wait_for_many(
         if deadline.is_some_and(|deadline| time::monotonic_ns() >= deadline) {
             break Ok(0);
         }
+        thread.sleeps();
         wakeup.wait().await;
     };
     while registered.undo(MANY) {

@@ -12,9 +12,9 @@ use crate::creds::AccessMode;
 use crate::errno::{Errno, Result};
 use crate::fs::Fd;
 use crate::io::IoBuffer;
-use crate::mm::AddressSpace;
+use crate::mm::{Access, AddressSpace, ProgramMemory};
 use crate::task::pidfd::process_of;
-use crate::task::{Process, Thread, access, run, table};
+use crate::task::{Process, Thread, access, run, table, userfault};
 use crate::time::Breath;
 use crate::wait::{PollMask, Sleeper, block_on};
 
@@ -37,38 +37,101 @@ fn target_of(
     if empty { Ok(None) } else { target(thread, pid).map(Some) }
 }
 
-/// Copies as much as there is, while the memory of the process `pid` is still `mm`, with the
-/// program that it holds now.
-async fn copy(
-    thread: &Thread,
-    (pid, mm): (i32, &Arc<AddressSpace>),
-    from: &mut IoBuffer<'_>,
-    to: &mut IoBuffer<'_>,
-) -> Result<usize> {
-    let program = mm.program();
-    let mut breath = Breath::new();
-    let before = to.done();
-    while from.remaining() > 0 && to.remaining() > 0 {
-        // Page by page, so that what was copied before a hole counts.
-        let wanted = from.in_page().min(to.in_page());
-        let moved = from.take_vec(wanted).and_then(|bytes| {
-            let stored = to.put(&bytes)?;
-            Ok(stored.min(bytes.len()))
-        });
-        match moved {
-            Ok(moved) if moved == wanted && !thread.is_dying() => {
-                breath.take().await;
-                // Others have had their turn. It may have ended, or execute a program that the
-                // caller has no right to.
-                if !target(thread, pid).is_ok_and(|now| program.is_in(&now)) {
-                    break;
+/// A copy between memory of the caller and that of a process.
+struct Copy<'a> {
+    thread: &'a Arc<Thread>,
+    pid: i32,
+    /// The memory of the process, and the program that it held when that was permitted.
+    mm: &'a Arc<AddressSpace>,
+    program: ProgramMemory,
+    from: IoBuffer<'a>,
+    to: IoBuffer<'a>,
+}
+
+impl Copy<'_> {
+    /// True if the caller still has a right to that memory: it may have ended, or another program
+    /// may have been executed.
+    fn is_permitted(&self) -> bool {
+        target(self.thread, self.pid).is_ok_and(|now| self.program.is_in(&now))
+    }
+
+    /// Copies as much as there is, while that is permitted.
+    async fn go_on(&mut self) -> Result {
+        let mut breath = Breath::new();
+        while self.from.remaining() > 0 && self.to.remaining() > 0 {
+            // Page by page, so that what was copied before a hole counts.
+            let wanted = self.from.in_page().min(self.to.in_page());
+            let start = self.from.done();
+            let stored = self.from.take_vec(wanted).and_then(|bytes| self.to.put(&bytes));
+            match stored {
+                Ok(stored) if stored == wanted && !self.thread.is_dying() => {
+                    breath.take().await;
+                    // Others have had their turn.
+                    if !self.is_permitted() {
+                        return Ok(());
+                    }
+                }
+                Ok(_) => return Ok(()),
+                Err(error) => {
+                    self.from.rewind(start);
+                    return Err(error);
                 }
             }
-            Err(error) if to.done() == before => return Err(error),
-            _ => break,
+        }
+        Ok(())
+    }
+
+    /// Waits for the page at which it could not go on, if somebody else sees to that. True if it
+    /// may go on.
+    async fn waits(&self) -> bool {
+        let read = self.from.next_missing(Access::Read).map(|missing| (missing, Access::Read));
+        let write = || self.to.next_missing(Access::Write).map(|missing| (missing, Access::Write));
+        let Some(((space, va), access)) = read.or_else(write) else { return false };
+        let waited = userfault::wait(self.thread, &space, va, access, userfault::In::Kernel).await;
+        waited.is_ok() && !self.thread.is_dying() && self.is_permitted()
+    }
+
+    /// What the call gives, when it has come to an end.
+    fn settle(&self, outcome: Result) -> Result<usize> {
+        match (self.to.done(), outcome) {
+            (0, Err(error)) => Err(error),
+            (bytes, _) => Ok(bytes),
         }
     }
-    Ok(to.done() - before)
+
+    /// All of it, of memory that nobody has to be halted for.
+    async fn complete(mut self) -> Result<usize> {
+        loop {
+            let outcome = self.go_on().await;
+            if outcome.is_ok() || !self.waits().await {
+                return self.settle(outcome);
+            }
+        }
+    }
+
+    /// All of it, to memory of another process, whose threads see it at once. They go on while the
+    /// caller waits for one of them.
+    async fn complete_halting(mut self) -> Result<usize> {
+        loop {
+            let halted = self.mm.halt(&self.thread.user).await;
+            // Meanwhile it may have ended, or execute a program that the caller has no right to.
+            let permitted = target(self.thread, self.pid).and_then(|now| {
+                let is_same = Arc::ptr_eq(self.mm, &now) && self.program.is_in(&now);
+                is_same.then_some(()).ok_or(Errno::ESRCH)
+            });
+            if permitted.is_err() {
+                return self.settle(permitted);
+            }
+            let outcome = self.go_on().await;
+            // Nothing is shown to anybody while the container sleeps.
+            run::may_sync(self.thread).await;
+            self.mm.carry_out_ops().await;
+            drop(halted);
+            if outcome.is_ok() || !self.waits().await {
+                return self.settle(outcome);
+            }
+        }
+    }
 }
 
 /// process_vm_readv(2).
@@ -81,9 +144,10 @@ pub async fn process_vm_readv(
     remote_count: usize,
     flags: u64,
 ) -> Result<usize> {
-    let (mut local, remote) = buffers(thread, local, local_count, remote, remote_count, flags)?;
-    let Some(mm) = target_of(thread, pid, &local, &remote)? else { return Ok(0) };
-    copy(thread, (pid, &mm), &mut remote.in_space(mm.clone()), &mut local).await
+    let (to, remote) = buffers(thread, local, local_count, remote, remote_count, flags)?;
+    let Some(mm) = target_of(thread, pid, &to, &remote)? else { return Ok(0) };
+    let from = remote.in_space(mm.clone());
+    Copy { thread, pid, mm: &mm, program: mm.program(), from, to }.complete().await
 }
 
 /// process_vm_writev(2). What is written is seen by all threads of the other process when the call
@@ -97,22 +161,14 @@ pub async fn process_vm_writev(
     remote_count: usize,
     flags: u64,
 ) -> Result<usize> {
-    let (mut local, remote) = buffers(thread, local, local_count, remote, remote_count, flags)?;
-    let Some(mm) = target_of(thread, pid, &local, &remote)? else { return Ok(0) };
+    let (from, remote) = buffers(thread, local, local_count, remote, remote_count, flags)?;
+    let Some(mm) = target_of(thread, pid, &from, &remote)? else { return Ok(0) };
+    let to = remote.in_space(mm.clone());
+    let copy = Copy { thread, pid, mm: &mm, program: mm.program(), from, to };
     if Arc::ptr_eq(&mm, &thread.mm()) {
-        return copy(thread, (pid, &mm), &mut local, &mut remote.in_space(mm.clone())).await;
+        return copy.complete().await;
     }
-    let halted = mm.halt(&thread.user).await;
-    // Meanwhile it may have ended, or execute a program that the caller has no right to.
-    if !Arc::ptr_eq(&mm, &target(thread, pid)?) {
-        return Err(Errno::ESRCH);
-    }
-    let result = copy(thread, (pid, &mm), &mut local, &mut remote.in_space(mm.clone())).await;
-    // Nothing is shown to anybody while the container sleeps.
-    run::may_sync(thread).await;
-    mm.carry_out_ops().await;
-    drop(halted);
-    result
+    copy.complete_halting().await
 }
 
 fn buffers(

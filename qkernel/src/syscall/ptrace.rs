@@ -12,8 +12,8 @@ use linux_raw_sys::ptrace::{
     PTRACE_POKETEXT, PTRACE_POKEUSR, PTRACE_SEIZE, PTRACE_SET_SYSCALL_USER_DISPATCH_CONFIG,
     PTRACE_SETFPREGS, PTRACE_SETOPTIONS, PTRACE_SETREGS, PTRACE_SETREGSET, PTRACE_SETSIGINFO,
     PTRACE_SETSIGMASK, PTRACE_SINGLESTEP, PTRACE_SYSCALL, PTRACE_SYSCALL_INFO_ENTRY,
-    PTRACE_SYSCALL_INFO_EXIT, PTRACE_SYSCALL_INFO_NONE, PTRACE_SYSCALL_INFO_SECCOMP,
-    PTRACE_TRACEME,
+    PTRACE_SYSCALL_INFO_EXIT, PTRACE_SYSCALL_INFO_NONE, PTRACE_SYSCALL_INFO_SECCOMP, PTRACE_SYSEMU,
+    PTRACE_SYSEMU_SINGLESTEP, PTRACE_TRACEME,
 };
 use qlib::Va;
 
@@ -158,6 +158,8 @@ pub async fn ptrace(
         PTRACE_CONT => stops::end(&tracee, Next::Continue, signo(data)?),
         PTRACE_SYSCALL => stops::end(&tracee, Next::Calls, signo(data)?),
         PTRACE_SINGLESTEP => stops::end(&tracee, Next::Step, signo(data)?),
+        PTRACE_SYSEMU => stops::end(&tracee, Next::Emulated, signo(data)?),
+        PTRACE_SYSEMU_SINGLESTEP => stops::end(&tracee, Next::EmulatedStep, signo(data)?),
         PTRACE_DETACH => trace::detach(&tracee, signo(data)?),
         PTRACE_GETSIGMASK | PTRACE_SETSIGMASK => return Err(Errno::EINVAL),
         _ => return Err(Errno::EIO),

@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::net::{
-    AF_UNIX, SO_PEERCRED, SO_PEERPIDFD, SO_RCVTIMEO_NEW, SO_RCVTIMEO_OLD, SO_SNDTIMEO_NEW,
-    SO_SNDTIMEO_OLD, SOL_SOCKET,
+    AF_UNIX, SO_BINDTODEVICE, SO_PEERCRED, SO_PEERPIDFD, SO_RCVTIMEO_NEW, SO_RCVTIMEO_OLD,
+    SO_SNDTIMEO_NEW, SO_SNDTIMEO_OLD, SOL_SOCKET,
 };
 use qlib::Va;
 use qlib::sockopt::{self, CAP_NET_RAW, SO_BINDTOIFINDEX};
@@ -17,6 +17,7 @@ use crate::abi::TimeVal;
 use crate::errno::{Errno, Result};
 use crate::fs::Fd;
 use crate::mm::AddressSpace;
+use crate::net::guest::interface::NAME_BYTES;
 use crate::net::{Direction, Side, refused};
 use crate::task::Thread;
 
@@ -59,7 +60,15 @@ pub fn getsockopt(
             return Err(Errno::ENODATA);
         }
         (None, Side::Here(unix)) => unix.option(level, option)?,
-        (None, Side::Guest(own)) => own.option(level, option)?,
+        (None, Side::Guest(own)) => {
+            let bytes = own.option(level, option)?;
+            // There has to be room for any name.
+            let is_name = (level, option) == (SOL_SOCKET, SO_BINDTODEVICE) && !bytes.is_empty();
+            if is_name && room < NAME_BYTES {
+                return Err(Errno::EINVAL);
+            }
+            bytes
+        }
         // Nobody: the peer is not of this container.
         (None, Side::Host(host))
             if (level, option) == (SOL_SOCKET, SO_PEERCRED) && host.domain() != AF_UNIX =>

@@ -50,8 +50,8 @@ pub async fn syncfs(thread: &Arc<Thread>, fd: Fd) -> Result<usize> {
     Ok(0)
 }
 
-/// sync_file_range(2): as fdatasync(2), which does at least that much; without flags it only looks
-/// at its arguments.
+/// sync_file_range(2): as the file system that it lies in does it; without flags it only looks at
+/// its arguments.
 pub async fn sync_file_range(
     thread: &Arc<Thread>,
     fd: Fd,
@@ -75,5 +75,9 @@ pub(super) async fn sync_range(
     if !file.ops.is_seekable() {
         return Err(Errno::ESPIPE);
     }
-    if flags == 0 { Ok(0) } else { sync_open(thread, file, true).await }
+    if flags != 0 {
+        let begun = file.ops.sync_range(file, offset as u64, len as u64, flags)?;
+        finished(thread, begun).await?;
+    }
+    Ok(0)
 }

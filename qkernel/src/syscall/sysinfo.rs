@@ -112,6 +112,8 @@ impl RUsage {
             stime: TimeVal::from_ns(used.system_ns),
             minflt: used.minor_faults as i64,
             majflt: used.major_faults as i64,
+            nvcsw: used.voluntary_switches as i64,
+            nivcsw: used.other_switches as i64,
             ..RUsage::default()
         }
     }

@@ -240,7 +240,7 @@ table! {
     98 getrusage => plain sysinfo::getrusage (who, usage);
     99 sysinfo => plain sysinfo::sysinfo (info);
     100 times => plain sysinfo::times (buf);
-    101 ptrace => r#async ptrace::ptrace (request, pid, addr, data) but "no debug registers, PTRACE_SYSEMU, PTRACE_SINGLEBLOCK, PTRACE_PEEKSIGINFO, PTRACE_SECCOMP_GET_FILTER and PTRACE_O_SUSPEND_SECCOMP";
+    101 ptrace => r#async ptrace::ptrace (request, pid, addr, data) but "no debug registers, PTRACE_SINGLEBLOCK, PTRACE_PEEKSIGINFO, PTRACE_SECCOMP_GET_FILTER and PTRACE_O_SUSPEND_SECCOMP";
     102 getuid => plain creds::getuid ();
     103 syslog => plain misc::syslog (r#type, bufp, len);
     104 getgid => plain creds::getgid ();
@@ -479,9 +479,9 @@ table! {
     322 execveat => r#async exec::execveat (dirfd, pathname, argv, envp, flags) is [NEVER_FAST];
     323 userfaultfd => plain userfaultfd::userfaultfd (flags)
         but "ranges of shared memory and of files (EINVAL); MINOR, POISON, MOVE, WP_UNPOPULATED, WP_ASYNC; \
-            UFFDIO_REGISTER and UFFDIO_WRITEPROTECT by another process (EINVAL); to the calls of others \
-            (ptrace, process_vm_readv) and to io_uring a missing page is EFAULT; a page of nothing but \
-            zeros may be missing once it is registered; UFFD_EVENT_REMOVE comes when pages are gone";
+            UFFDIO_REGISTER and UFFDIO_WRITEPROTECT by another process (EINVAL); to ptrace(2) and \
+            readers of /proc/PID/mem a missing page is none; a page of nothing but zeros may be \
+            missing once it is registered; UFFD_EVENT_REMOVE comes when pages are gone";
     324 membarrier => r#async misc::membarrier (cmd, flags, cpu_id);
     325 mlock2 => plain memory::mlock2 (addr, len, flags);
     326 copy_file_range => r#async sendfile::copy_file_range

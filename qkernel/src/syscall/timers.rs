@@ -2,7 +2,6 @@
 
 use alloc::sync::Arc;
 
-use linux_raw_sys::general::{CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID};
 use linux_raw_sys::general::{
     O_CLOEXEC, O_NONBLOCK, O_RDWR, SIGALRM, SIGEV_NONE, SIGEV_SIGNAL, SIGEV_THREAD,
     SIGEV_THREAD_ID, TFD_TIMER_ABSTIME, TFD_TIMER_CANCEL_ON_SET, TIMER_ABSTIME,
@@ -15,6 +14,7 @@ use crate::errno::{Errno, Result};
 use crate::fs::{Fd, OpenFile};
 use crate::ipc::timerfd::TimerFd;
 use crate::task::Thread;
+use crate::task::cpu_clock::{self, CpuClock};
 use crate::task::timer::{Base, Setting};
 use crate::task::timers::{Notify, Which};
 use crate::time::Clock;
@@ -120,10 +120,15 @@ pub fn alarm(thread: &Arc<Thread>, seconds: u32) -> Result<usize> {
 /// timer_create(2).
 pub fn timer_create(thread: &Arc<Thread>, clock: u32, event: Va, id: Va) -> Result<usize> {
     let process = &thread.process;
-    let base = match clock {
-        CLOCK_PROCESS_CPUTIME_ID => Base::ProcessCpu(Arc::downgrade(process)),
-        CLOCK_THREAD_CPUTIME_ID => Base::ThreadCpu(Arc::downgrade(thread)),
-        clock => Base::Clock(Clock::for_timers(clock as i32)?),
+    let base = match cpu_clock::named(thread, clock as i32) {
+        Some(Ok(CpuClock::Process(process))) => Base::ProcessCpu(Arc::downgrade(&process)),
+        Some(Ok(CpuClock::Thread(thread))) => Base::ThreadCpu(Arc::downgrade(&thread)),
+        // A file's clock may have timers on Linux.
+        Some(Err(_)) if clock as i32 & cpu_clock::WHICH == cpu_clock::WHICH => {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        Some(Err(errno)) => return Err(errno),
+        None => Base::Clock(Clock::for_timers(clock as i32)?),
     };
     let event = match event.0 {
         0 => None,

@@ -27,7 +27,8 @@ fn at_path(thread: &Arc<Thread>, path: Va, at_flags: u32) -> Result<Location> {
 
 fn at_fd(thread: &Arc<Thread>, fd: Fd) -> Result<Location> {
     let file = thread.files().opened(fd)?;
-    file.path.clone().ok_or(Errno::EOPNOTSUPP)
+    let place = file.path.clone();
+    Ok(place.unwrap_or_else(|| fs::proc::place_of(&file, &thread.fs().root)))
 }
 
 /// What the calls of Linux 6.13 are about.

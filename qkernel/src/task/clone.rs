@@ -20,7 +20,8 @@ use super::pidfd::PidFd;
 use super::process::{Origin, Process};
 use super::signal::SIGNALS;
 use super::{
-    NewThread, Thread, ThreadAttrs, affinity, cpu_limit, exit, oom, run, table, trace, userfault,
+    NewThread, Thread, ThreadAttrs, affinity, cpu_limit, exit, oom, run, share, table, trace,
+    userfault,
 };
 use crate::creds::Creds;
 use crate::errno::{Errno, Result};
@@ -211,8 +212,8 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
         let parent = parent.unwrap_or_else(|| thread.process.clone());
         process.tree.lock().parent = Arc::downgrade(&parent);
         parent.tree.lock().children.insert(process.pid, process.clone());
-        cpu_limit::watch(&process);
     }
+    cpu_limit::watch(&process);
     if args.has(CLONE_PARENT_SETTID) {
         // As on Linux, a bad address does not undo what has been made.
         let _ = mm.write(args.parent_tid, &number);
@@ -252,6 +253,9 @@ pub async fn clone(thread: &Arc<Thread>, args: CloneArgs) -> Result<usize> {
     if args.has(CLONE_VFORK) {
         wait_for_vfork(thread, &child).await;
         trace::stops::for_event(thread, PTRACE_EVENT_VFORK_DONE, tid.into()).await;
+    }
+    if !shares_memory {
+        share::grown(&thread.process, share::FORK_PAGES);
     }
     Ok(number as usize)
 }
@@ -364,6 +368,7 @@ async fn wait_for_vfork(thread: &Arc<Thread>, child: &Arc<Thread>) {
             exit::release_vfork_parent(child);
             return;
         }
+        thread.sleeps();
         wakeup.wait().await;
     }
 }

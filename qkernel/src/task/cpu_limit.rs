@@ -14,12 +14,22 @@ const MIN_LOOK_NS: u64 = 10_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Looks at a process's use of CPU time when it may have reached RLIMIT_CPU.
-struct CpuWatch(Weak<Process>);
+struct CpuWatch {
+    process: Weak<Process>,
+    /// When: another look may have been set since, for an earlier moment.
+    look_ns: u64,
+}
 
 impl Observer for CpuWatch {
     fn notify(&self, _events: PollMask) {
-        let Some(process) = self.0.upgrade() else { return };
-        process.traits.lock().cpu_watched = false;
+        let Some(process) = self.process.upgrade() else { return };
+        {
+            let next = &mut process.traits.lock().cpu_look_ns;
+            if *next != self.look_ns {
+                return;
+            }
+            *next = 0;
+        }
         let (soft, hard) = process.rlimits.lock().get(RLIMIT_CPU);
         let used_ns = process.usage().total_ns();
         if used_ns >= hard.saturating_mul(SECOND_NS) {
@@ -36,19 +46,23 @@ impl Observer for CpuWatch {
     }
 }
 
-/// Begins to watch the process's use of CPU time, if RLIMIT_CPU limits it and it is not watched
-/// yet.
+/// Has the process's use of CPU time looked at when it may have reached RLIMIT_CPU: that, or the
+/// number of its threads, is another.
 pub fn watch(process: &Arc<Process>) {
     let (soft, hard) = process.rlimits.lock().get(RLIMIT_CPU);
     let limit_ns = soft.min(hard).saturating_mul(SECOND_NS);
-    if limit_ns == u64::MAX
-        || process.is_zombie()
-        || core::mem::replace(&mut process.traits.lock().cpu_watched, true)
-    {
+    if limit_ns == u64::MAX || process.is_zombie() {
         return;
     }
     let left_ns = limit_ns.saturating_sub(process.usage().total_ns());
     let threads = process.thread_count().max(1) as u64;
     let look_ns = time::monotonic_ns().saturating_add((left_ns / threads).max(MIN_LOOK_NS));
-    time::insert_own(look_ns, Arc::new(CpuWatch(Arc::downgrade(process))));
+    {
+        let next = &mut process.traits.lock().cpu_look_ns;
+        if *next != 0 && *next <= look_ns {
+            return;
+        }
+        *next = look_ns;
+    }
+    time::insert_own(look_ns, Arc::new(CpuWatch { process: Arc::downgrade(process), look_ns }));
 }

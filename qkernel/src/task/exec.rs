@@ -10,7 +10,7 @@ use linux_raw_sys::auxvec::{
 };
 use linux_raw_sys::general::{IN_ACCESS, RLIMIT_STACK, SIGCHLD};
 use qlib::platform::UserRegs;
-use qlib::{PAGE_SIZE, Va};
+use qlib::{PAGE_SHIFT, PAGE_SIZE, Va};
 
 use super::elf::{Elf, Head};
 use super::outcome::RegistersReplaced;
@@ -46,6 +46,9 @@ const LINE_BYTES: usize = 256;
 const INITIAL_STACK_BYTES: u64 = 132 << 10;
 /// Where relocatable executables are loaded, before randomization.
 const EXECUTABLE_BASE: u64 = 0x5555_5555_4000;
+
+/// personality(2): a program's parts lie where they would without randomization.
+const ADDR_NO_RANDOMIZE: u32 = 0x004_0000;
 
 /// A program to be loaded.
 #[derive(Clone)]
@@ -152,8 +155,15 @@ pub fn load(
 ) -> Result<Loaded> {
     let Executable { program, elf, name_source, unreadable, claim, interpreter, .. } = executable;
     let creds = &new.creds;
-    let base = Va(EXECUTABLE_BASE + (random::next_u64() & 0xfff_ffff) * PAGE_SIZE);
-    let stack_top = arch::boot().user_max - ((random::next_u64() & 0xffff) + 1) * PAGE_SIZE;
+    let is_fixed = !new.is_secure
+        && thread.process.traits.lock().personality & ADDR_NO_RANDOMIZE == ADDR_NO_RANDOMIZE;
+    // A distance of at most so many pages.
+    let random = |pages: u64| match is_fixed {
+        true => 0,
+        false => (random::next_u64() & pages) * PAGE_SIZE,
+    };
+    let base = Va(EXECUTABLE_BASE + random(0xfff_ffff));
+    let stack_top = arch::boot().user_max - PAGE_SIZE - random(0xffff);
     let stack_limit = thread.process.rlimit(RLIMIT_STACK).clamp(128 << 20, 1 << 40);
     mm.set_stack_floor(stack_top - stack_limit);
 
@@ -165,9 +175,9 @@ pub fn load(
         entry = elf.entry.wrapping_add(bias);
         interpreter_base = bias;
     }
-    let heap = end.page_ceil().ok_or(Errno::ENOEXEC)? + (random::next_u64() & 0x1fff) * PAGE_SIZE;
+    let heap = end.page_ceil().ok_or(Errno::ENOEXEC)? + random(0x1fff);
     mm.set_brk(heap);
-    let vdso = vdso::for_program(mm, stack_top)?;
+    let vdso = vdso::for_program(mm, stack_top, random(u64::MAX >> PAGE_SHIFT) >> PAGE_SHIFT)?;
 
     let mut auxv = alloc::vec![
         (AT_SYSINFO_EHDR, vdso.0),
@@ -397,6 +407,7 @@ pub async fn execve(
     // held. (Linux, which changes the id first, leaves the locks of a thread that was not the
     // leader locked for ever.)
     exit::leave_memory(thread, is_alone);
+    thread.process.note_resident();
     let old_tid = thread.tid();
     thread.become_leader();
     if own.is_none() && !is_alone {
@@ -416,6 +427,7 @@ pub async fn execve(
             thread.user.adopt(user, &mm);
             mm.leave(&thread.user);
             own.join(&thread.user);
+            thread.process.look_at_given();
             thread.process.set_mm(own);
         }
         None => {
@@ -538,8 +550,8 @@ fn finish(thread: &Arc<Thread>, mut creds: Creds, loaded: Loaded) {
 /// MiB, a signal at the parent's end, settings of personality(2) that make addresses predictable.
 fn secure(thread: &Thread) {
     const STACK_BYTES: u64 = 8 << 20;
-    /// READ_IMPLIES_EXEC, ADDR_NO_RANDOMIZE, ADDR_COMPAT_LAYOUT, MMAP_PAGE_ZERO.
-    const PER_CLEAR_ON_SETID: u32 = 0x040_0000 | 0x004_0000 | 0x020_0000 | 0x010_0000;
+    /// With READ_IMPLIES_EXEC, ADDR_COMPAT_LAYOUT, MMAP_PAGE_ZERO.
+    const PER_CLEAR_ON_SETID: u32 = 0x040_0000 | ADDR_NO_RANDOMIZE | 0x020_0000 | 0x010_0000;
     thread.attrs.lock().parent_death_signal = 0;
     thread.process.traits.lock().personality &= !PER_CLEAR_ON_SETID;
     if let Some(limit) = thread.process.rlimits.lock().0.get_mut(RLIMIT_STACK as usize) {
@@ -558,6 +570,7 @@ pub fn apply(thread: &Arc<Thread>, loaded: Loaded) {
     };
     drop(before);
     thread.set_name(loaded.name);
+    thread.mm().expect_start(Va(loaded.regs.rip), Va(loaded.regs.rsp));
     thread.user.set_registers(&loaded.regs);
 }
 

@@ -69,6 +69,8 @@ pub fn thread_ended(thread: &Arc<Thread>) {
     leave_memory(thread, is_last && Arc::strong_count(&mm) <= 2);
     release_vfork_parent(thread);
     thread.cpu_time.left_user_mode();
+    // The platform does not know any more when nobody is left there.
+    process.look_for_one();
     thread.user.end(&mm);
     mm.leave(&thread.user);
     drop(mm);
@@ -77,7 +79,7 @@ pub fn thread_ended(thread: &Arc<Thread>) {
     // closed now, not with the zombie.
     thread.set_files(FdTable::new());
     table::remove_thread(thread.tid(), thread.user.token);
-    process.traits.lock().usage += thread.usage();
+    process.traits.lock().usage += thread.used();
     let is_last = {
         let mut links = process.tree.lock();
         if thread.tid() == process.pid {

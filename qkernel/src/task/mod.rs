@@ -34,6 +34,7 @@ pub mod rseq;
 pub mod run;
 pub mod seccomp;
 pub mod session;
+pub mod share;
 pub mod signal;
 pub mod table;
 pub mod timer;
@@ -119,6 +120,9 @@ pub struct Thread {
     /// Page faults that needed no disk, and those that brought a page back from the store.
     minor_faults: AtomicU64,
     major_faults: AtomicU64,
+    /// How often it has slept, and how often it has given way to others while it could go on.
+    voluntary_switches: AtomicU64,
+    other_switches: AtomicU64,
 }
 
 /// Things of a thread that few calls touch.
@@ -198,6 +202,10 @@ impl Sleeper for Thread {
     fn is_dying(&self) -> bool {
         self.dying.load(Ordering::Relaxed)
     }
+
+    fn sleeps(&self) {
+        self.voluntary_switches.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl Caller for Arc<Thread> {
@@ -266,6 +274,8 @@ impl Thread {
             cpu_time: cpu_time::CpuTime::default(),
             minor_faults: AtomicU64::new(0),
             major_faults: AtomicU64::new(0),
+            voluntary_switches: AtomicU64::new(0),
+            other_switches: AtomicU64::new(0),
         });
         thread.mm().join(&thread.user);
         thread.process.tree.lock().threads.insert(thread.user.token, thread.clone());
@@ -388,14 +398,27 @@ impl Thread {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts that others have its processor while it could go on.
+    pub fn count_preemption(&self) {
+        self.other_switches.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// What it has used.
     pub fn usage(&self) -> process::Usage {
-        let (user_ns, system_ns) = self.cpu_time.told();
+        self.process.look_for_one();
+        self.used()
+    }
+
+    /// The same, with CPU time by the last look at what the host gave.
+    fn used(&self) -> process::Usage {
+        let (user_ns, system_ns) = self.cpu_time.told(self.process.with_mm(AddressSpace::share));
         process::Usage {
             user_ns,
             system_ns,
             minor_faults: self.minor_faults.load(Ordering::Relaxed),
             major_faults: self.major_faults.load(Ordering::Relaxed),
+            voluntary_switches: self.voluntary_switches.load(Ordering::Relaxed),
+            other_switches: self.other_switches.load(Ordering::Relaxed),
         }
     }
 

@@ -7,9 +7,10 @@
 //! kernel heap is *low* ([`crate::arch::heap`]), before the call has begun: it holds nothing then.
 //! It stays in [`relieve`] until there is memory again, or until it is to die itself.
 //!
-//! The one thing it holds for a while is its own frozen address space, in [`take_back_untouched`],
-//! and then it waits for the platform only: for threads of its own space that leave user mode or
-//! carry out operations. That needs no memory and nobody else's task. It waits for another process
+//! What it holds for a while is its own frozen address space, in [`take_back_untouched`], or others
+//! that it has halted one by one, in [`lost::unmap`], and then it waits for the platform only: for
+//! threads of that space that leave user mode or carry out operations. That needs no memory and
+//! nobody else's task. It waits for another process
 //! in [`relieve`] alone, where it holds nothing, with a deadline, and its own end wakes it
 //! ([`block_until_killed`]).
 //!
@@ -20,6 +21,7 @@
 //! does not come, the sandbox ends itself. Each step kills one more of finitely many, and a new
 //! process cannot be made while memory is low.
 
+use alloc::collections::BTreeSet;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -29,9 +31,9 @@ use qlib::PAGE_SIZE;
 use qlib::host::Op;
 use qlib::pagetable::Pte;
 
-use super::{Process, Thread, exit, pause, run, seccomp, table, userfault};
+use super::{Process, Thread, exit, lost, pause, run, seccomp, share, table, userfault};
 use crate::account;
-use crate::arch::heap;
+use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
 use crate::fs::dentry;
 use crate::host::Call;
@@ -171,6 +173,7 @@ async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
     dentry::shrink();
     // An image can be made again.
     kept::take_back();
+    page_out(thread, want).await?;
     let mut may_take_back = !urgent::is_urgent(thread.user.token);
     while !want.is_met() {
         if thread.is_dying() {
@@ -183,6 +186,10 @@ async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
             continue;
         }
         let now_ns = time::monotonic_ns();
+        page_out(thread, want).await?;
+        if want.is_met() {
+            break;
+        }
         // Nobody can end while everything is stopped, and nobody can take more.
         let is_to_come = somebody_is_ending(now_ns) || kept::is_any();
         if !pause::is_paused() && !is_to_come {
@@ -205,6 +212,25 @@ async fn wait_for(thread: &Arc<Thread>, want: Want) -> Result {
     Ok(())
 }
 
+/// Has files that need not be in memory written out until there is what `thread` wants, or nothing
+/// more to write. EINTR when it is to die.
+async fn page_out(thread: &Arc<Thread>, want: Want) -> Result {
+    // Who uses what was taken out of its space has it come back.
+    const TIMES: u32 = 64;
+    for _ in 0..TIMES {
+        if want.is_met() || !(thread.process.upcalls.page_out)() {
+            break;
+        }
+        lost::unmap(thread).await;
+        // What it had itself goes back when the host has carried that out.
+        let _ = thread.user.flush(&thread.mm()).await;
+        if thread.is_dying() {
+            return Err(Errno::EINTR);
+        }
+    }
+    Ok(())
+}
+
 /// Has one process killed for a request from outside that found no memory, unless one is ending
 /// already, and waits until something has come of it, or a moment. `shrink` gives up what is only
 /// kept to be fast.
@@ -212,7 +238,6 @@ pub async fn relieve_request(deadline_ns: u64, shrink: fn()) {
     let now_ns = time::monotonic_ns();
     let _awaiting = reclaim::begin_waiting();
     shrink();
-    dentry::shrink();
     kept::take_back();
     reclaim::reclaim();
     // Who asks has not got what it wanted, so that memory is not low is not enough: in between
@@ -243,13 +268,16 @@ fn somebody_is_ending(now_ns: u64) -> bool {
 fn kill_one(now_ns: u64, begin_ns: u64) {
     // What several hold each would give back counts for each: how much comes back when only one of
     // them ends cannot be known.
+    let over = containers_over();
     let rank = |p: &Arc<Process>| {
         let held = held_bytes(p);
         let (score_adj, _) = p.traits.lock().oom_score_adj;
+        // A container that has more than it may goes before those that have not.
+        let is_over = over.contains(&p.container);
         // Whoever is not to be killed is all the same when nobody else is left: else nothing would
         // ever end.
         let may_be = score_adj != OOM_SCORE_ADJ_MIN;
-        (p.pid != 1, !is_spared(p, held), may_be, badness(held, score_adj), p.pid)
+        (p.pid != 1, is_over, !is_spared(p, held), may_be, badness(held, score_adj), p.pid)
     };
     let last_step_ns = last_step_ns();
     let victim = living().max_by_key(rank);
@@ -311,6 +339,23 @@ fn kill_one(now_ns: u64, begin_ns: u64) {
     group.iter().take(count).for_each(|(_, process)| kill(process));
 }
 
+/// The containers that hold more than they may.
+fn containers_over() -> BTreeSet<u32> {
+    let all: BTreeSet<u32> = living().map(|process| process.container).collect();
+    all.into_iter().filter(|container| share::is_over(*container)).collect()
+}
+
+/// Kills the process of a container that is at its own limit whose end gives back most.
+pub(super) fn kill_one_of(container: u32) {
+    let rank = |p: &Arc<Process>| {
+        let (score_adj, _) = p.traits.lock().oom_score_adj;
+        (score_adj != OOM_SCORE_ADJ_MIN, badness(held_bytes(p), score_adj), p.pid)
+    };
+    if let Some(victim) = living().filter(|p| p.container == container).max_by_key(rank) {
+        kill(&victim);
+    }
+}
+
 /// How much a process that holds so many bytes asks to be killed, in bytes: each point of its
 /// oom_score_adj (proc(5)) is a thousandth of memory.
 fn badness(held: u64, score_adj: i32) -> i64 {
@@ -365,7 +410,7 @@ fn small_bytes(memory: u64) -> u64 {
 }
 
 /// Those whose end has not begun.
-fn living() -> impl Iterator<Item = Arc<Process>> {
+pub(super) fn living() -> impl Iterator<Item = Arc<Process>> {
     table::processes().filter(|p| {
         let links = p.tree.lock();
         links.exit_status.is_none() && links.exiting.is_none()
@@ -375,6 +420,7 @@ fn living() -> impl Iterator<Item = Arc<Process>> {
 /// Has a process end, with those who share its memory.
 fn kill(victim: &Arc<Process>) {
     KILLS.fetch_add(1, Relaxed);
+    table::note_oom_kill(victim.container);
     let held_kib = held_bytes(victim) >> 10;
     klog!(
         Warn,
@@ -393,6 +439,7 @@ fn kill(victim: &Arc<Process>) {
     let mm = victim.mm();
     for process in living().filter(|p| Arc::ptr_eq(p, victim) || Arc::ptr_eq(&p.mm(), &mm)) {
         if process.pid != 1 || victim.pid == 1 {
+            process.tree.lock().is_killed_for_memory = true;
             // Its threads pass others on their way out.
             process.each_thread().take(2).for_each(|thread| urgent::hasten_end(thread.user.token));
             exit::group_exit(&process, SIGKILL as i32);
@@ -417,7 +464,8 @@ pub fn held_bytes(process: &Process) -> u64 {
         + account::charge_of(threads as u64)
 }
 
-/// Takes back what the thread's address space reserved and never touched: how many pages.
+/// Takes back what the thread's address space reserved and never touched, or has of huge pages
+/// and has written nothing to: how many pages.
 async fn take_back_untouched(thread: &Arc<Thread>) -> Result<u64> {
     let mm = thread.mm();
     let frozen = run::freeze_to_sync(thread).await;
@@ -431,8 +479,12 @@ async fn take_back_untouched(thread: &Arc<Thread>) -> Result<u64> {
     }
     let mut committed = Committed::default();
     let mut freed = 0;
+    let mut is_used = |frame| {
+        let is_zero = || frames::user().is_huge(frame) && arch::phys().frame_is_zero(frame);
+        committed.contains(frame) && !is_zero()
+    };
     mm.rewrite_private(&mut |anonymous, pte| {
-        if !anonymous || committed.contains(pte.gpa()) {
+        if !anonymous || is_used(pte.gpa()) {
             return pte;
         }
         frames::user().ref_dec(pte.gpa());

@@ -18,7 +18,9 @@ use crate::fs::OpenFile;
 use crate::fs::busy::Claim;
 use crate::mm::AddressSpace;
 use crate::mm::fault::Growth;
+use crate::mm::given::Wanted;
 use crate::sync::Mutex;
+use crate::time;
 use crate::user_namespace::UserNs;
 use crate::wait::WaitQueue;
 
@@ -108,6 +110,8 @@ pub struct ProcessTree {
     pub is_traced_by_parent: bool,
     /// exit_group(2) or a fatal signal decided on this wait status; threads are ending.
     pub exiting: Option<i32>,
+    /// It was chosen to be killed when memory was used up.
+    pub is_killed_for_memory: bool,
     /// Its PID namespace is over: its parent, which did not make it, does not wait for it.
     pub is_forgotten: bool,
     /// Signal its parent gets at its end (clone(2)), 0 none.
@@ -146,8 +150,8 @@ pub struct Traits {
     pub membarrier: u32,
     /// Most resident memory it had at the moments it was looked at, in KiB.
     pub max_rss_kib: u64,
-    /// Its use of CPU time is watched for RLIMIT_CPU.
-    pub cpu_watched: bool,
+    /// When its use of CPU time is looked at next for RLIMIT_CPU, as CLOCK_MONOTONIC; 0 never.
+    pub cpu_look_ns: u64,
     /// What its ended threads used.
     pub usage: Usage,
     /// That of children it has waited for.
@@ -167,7 +171,7 @@ impl Default for Traits {
             thp_disable: false,
             membarrier: 0,
             max_rss_kib: 0,
-            cpu_watched: false,
+            cpu_look_ns: 0,
             usage: Usage::default(),
             children_usage: Usage::default(),
             children_max_rss_kib: 0,
@@ -186,6 +190,10 @@ pub struct Usage {
     pub minor_faults: u64,
     /// Those that brought a page back from the store.
     pub major_faults: u64,
+    /// How often it has slept, waiting for something.
+    pub voluntary_switches: u64,
+    /// How often it has given way to others while it could go on, as far as the platform tells.
+    pub other_switches: u64,
 }
 
 impl Usage {
@@ -201,7 +209,21 @@ impl core::ops::AddAssign for Usage {
         self.system_ns = self.system_ns.saturating_add(other.system_ns);
         self.minor_faults = self.minor_faults.saturating_add(other.minor_faults);
         self.major_faults = self.major_faults.saturating_add(other.major_faults);
+        self.voluntary_switches = self.voluntary_switches.saturating_add(other.voluntary_switches);
+        self.other_switches = self.other_switches.saturating_add(other.other_switches);
     }
+}
+
+/// Shares what the host has given to an address space among those who live there.
+fn share_out<'a>(
+    mm: &AddressSpace,
+    now_ns: u64,
+    threads: impl Iterator<Item = &'a Arc<Thread>> + Clone,
+) {
+    let mut wanted = Wanted::default();
+    threads.clone().for_each(|thread| wanted += thread.cpu_time.since_look(now_ns));
+    let share = mm.look_at_given(now_ns, wanted);
+    threads.for_each(|thread| thread.cpu_time.looked_at(now_ns, share));
 }
 
 /// What a process runs.
@@ -423,11 +445,35 @@ impl Process {
 
     /// What its threads have used, ended ones included.
     pub fn usage(&self) -> Usage {
+        self.look_at_given();
         let mut usage = self.traits.lock().usage;
         for thread in self.each_thread() {
-            usage += thread.usage();
+            usage += thread.used();
         }
         usage
+    }
+
+    /// Looks at what CPU time the host has given to its threads, and to others with its memory.
+    pub fn look_at_given(&self) {
+        let mm = self.mm();
+        let now_ns = time::monotonic_ns();
+        let links = self.tree.lock();
+        if links.threads.len() == mm.thread_count() {
+            return share_out(&mm, now_ns, links.threads.values());
+        }
+        drop(links);
+        let tokens = mm.threads().into_iter().map(|thread| thread.token);
+        let threads: Vec<_> = tokens.filter_map(table::thread_by_token).collect();
+        share_out(&mm, now_ns, threads.iter());
+    }
+
+    /// Does so if the time of one of them is not known well enough: one among many is not worth a
+    /// look at all of them each time.
+    pub(super) fn look_for_one(&self) {
+        let is_alone = self.tree.lock().threads.len() <= 1;
+        if is_alone || !self.with_mm(|mm| mm.is_share_fresh(time::monotonic_ns())) {
+            self.look_at_given();
+        }
     }
 
     /// Its state as /proc/PID/stat has it: R, S, T or Z.
@@ -443,11 +489,12 @@ impl Process {
         if is_current || self.each_thread().any(|t| t.user.is_in_user_mode()) { 'R' } else { 'S' }
     }
 
-    /// Looks at how much of its memory is resident: the most it has been seen to have, in KiB.
+    /// The most of its memory that has been resident, also of programs that it has executed before,
+    /// if this was called at their ends, in KiB.
     pub fn note_resident(&self) -> u64 {
-        let (_, resident_bytes, _) = self.mm().sizes();
+        let (_, peak_bytes) = self.mm().peaks();
         let mut traits = self.traits.lock();
-        traits.max_rss_kib = traits.max_rss_kib.max(resident_bytes / 1024);
+        traits.max_rss_kib = traits.max_rss_kib.max(peak_bytes / 1024);
         traits.max_rss_kib
     }
 }

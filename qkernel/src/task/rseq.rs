@@ -145,8 +145,12 @@ pub async fn on_preempted(thread: &Arc<Thread>, trap: &Trap) -> bool {
         match update(thread, trap) {
             Ok(aborted) => return aborted,
             Err(Failure::Memory(va, access))
-                if mm::fault::handle(&thread.mm(), thread.process.growth(), va, access)
-                    == Err(mm::fault::Failure::NO_MEMORY) =>
+                if mm::fault::handle(
+                    &thread.mm(),
+                    thread.process.growth(),
+                    (va, access),
+                    false,
+                ) == Err(mm::fault::Failure::NO_MEMORY) =>
             {
                 if oom::relieve(thread, oom::Want::Frame).await.is_err() {
                     return false;

@@ -18,6 +18,8 @@ struct Table {
     by_token: BTreeMap<u64, (Weak<Thread>, u32)>,
     /// How many threads a real user has.
     users: BTreeMap<u32, usize>,
+    /// What stays of the processes of a container that are gone, as long as that is there.
+    past: BTreeMap<u32, Past>,
     /// Process group and pid, session and pid, of all processes.
     groups: Relation,
     sessions: Relation,
@@ -27,11 +29,23 @@ struct Table {
     last_token: u64,
 }
 
+/// What processes of a container did that are gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Past {
+    /// CPU time in user mode, in nanoseconds.
+    pub user_ns: u64,
+    /// The same in the kernel.
+    pub system_ns: u64,
+    /// How many were killed as memory was used up; also those that are still there.
+    pub oom_kills: u64,
+}
+
 static TABLE: Mutex<Table> = mutex(Table {
     threads: BTreeMap::new(),
     processes: BTreeMap::new(),
     by_token: BTreeMap::new(),
     users: BTreeMap::new(),
+    past: BTreeMap::new(),
     groups: Relation::new(),
     sessions: Relation::new(),
     namespaces: BTreeMap::new(),
@@ -224,10 +238,42 @@ pub fn remove_process(pid: u32) {
     };
     if let Some(process) = process.and_then(|process| process.upgrade()) {
         process.exit_events.wake(PollMask::HUP);
+        let usage = process.usage();
+        with_past(process.container, |past| {
+            past.user_ns += usage.user_ns;
+            past.system_ns += usage.system_ns;
+        });
     }
     for number in [Some(pid), group, session].into_iter().flatten() {
         give_back(number);
     }
+}
+
+/// Notes something of a container's past, unless that is gone itself.
+fn with_past(container: u32, change: impl FnOnce(&mut Past)) {
+    if let Some(past) = TABLE.lock().past.get_mut(&container) {
+        change(past);
+    }
+}
+
+/// A container begins.
+pub fn know_container(container: u32) {
+    TABLE.lock().past.insert(container, Past::default());
+}
+
+/// A process of a container is killed as memory is used up.
+pub fn note_oom_kill(container: u32) {
+    with_past(container, |past| past.oom_kills += 1);
+}
+
+/// What stays of the container's processes.
+pub fn past_of(container: u32) -> Past {
+    TABLE.lock().past.get(&container).copied().unwrap_or_default()
+}
+
+/// Forgets a container that has ended. A zombie of it may stay with a parent elsewhere.
+pub fn forget_container(container: u32) {
+    TABLE.lock().past.remove(&container);
 }
 
 /// The thread with this id.

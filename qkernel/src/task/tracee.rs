@@ -68,6 +68,23 @@ pub enum Next {
     Calls,
     /// PTRACE_SINGLESTEP: for one instruction.
     Step,
+    /// PTRACE_SYSEMU: until it enters a system call, which it does not make.
+    Emulated,
+    /// PTRACE_SYSEMU_SINGLESTEP: for one instruction, or until it enters a system call, which it
+    /// does not make.
+    EmulatedStep,
+}
+
+impl Next {
+    /// It takes a trap after the next instruction.
+    pub(super) fn steps(self) -> bool {
+        matches!(self, Next::Step | Next::EmulatedStep)
+    }
+
+    /// It makes no system calls.
+    pub(super) fn is_emulated(self) -> bool {
+        matches!(self, Next::Emulated | Next::EmulatedStep)
+    }
 }
 
 impl Trace {

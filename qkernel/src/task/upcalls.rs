@@ -43,4 +43,7 @@ pub struct Upcalls {
     pub open_namespace: fn(&Arc<Thread>, Namespace) -> Result<usize>,
     /// Gives up what is kept only to be fast.
     pub shrink: fn(),
+    /// Writes files out that need not be in memory: true if that gave some back, or would if what
+    /// the current thread's objects have [lost](super::lost) were unmapped.
+    pub page_out: fn() -> bool,
 }

@@ -103,8 +103,8 @@ pub fn owe(space: usize, va: Va, bytes: &[u8]) -> bool {
 }
 
 /// What `f` says of the thread that the kernel works for, if that lives in this space, and may
-/// wait.
+/// wait: also one that serves a request of io_uring.
 fn with_own<T>(space: usize, f: impl FnOnce(&Thread) -> T) -> Option<T> {
-    let thread = current::get().filter(|thread| !thread.is_dying() && !thread.is_worker)?;
+    let thread = current::get().filter(|thread| !thread.is_dying())?;
     (Arc::as_ptr(&thread.mm()).addr() == space).then(|| f(&thread))
 }

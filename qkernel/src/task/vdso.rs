@@ -4,6 +4,11 @@
 //! and right behind it the ELF image built from `vdso/`. Their entries are like those of file
 //! windows: not counted, so neither fork, munmap nor hibernation has anything to do with the pages
 //! behind them.
+//!
+//! On `process` the vDSO is the host's, which the platform puts into each address space, above what
+//! programs may map. The kernel has a copy of it, for its own accesses there
+//! ([`BootInfo::vdso_copy`](qlib::platform::BootInfo)), and a [range](of_platform) for who lists
+//! them.
 
 use alloc::sync::Arc;
 
@@ -16,7 +21,6 @@ use crate::mm::map::Placement;
 use crate::mm::mapped::{MappedFile, MappedPage};
 use crate::mm::vma::FileMapping;
 use crate::mm::{AddressSpace, Prot, Vma, VmaFlags, frames};
-use crate::random;
 use crate::sync::Once;
 
 const BYTES: usize = include_bytes!(concat!(env!("OUT_DIR"), "/vdso.pages")).len();
@@ -79,14 +83,14 @@ impl MappedFile for KernelPages {
 }
 
 /// The vDSO of a new program in `mm`, whose stack ends at `stack_top`: the address for
-/// AT_SYSINFO_EHDR.
-pub fn for_program(mm: &AddressSpace, stack_top: Va) -> Result<Va> {
+/// AT_SYSINFO_EHDR. `seed` says where above the stack it lies.
+pub fn for_program(mm: &AddressSpace, stack_top: Va, seed: u64) -> Result<Va> {
     let boot = arch::boot();
     if boot.platform != PLATFORM_KVM || boot.vdso.0 != 0 {
         return Ok(boot.vdso);
     }
     let (data_bytes, code_bytes) = (PAGE_SIZE, BYTES as u64);
-    let hint = place(stack_top, boot.user_max, data_bytes + code_bytes, random::next_u64());
+    let hint = place(stack_top, boot.user_max, data_bytes + code_bytes, seed);
     // All of it first, so that both lie side by side.
     let whole = Vma::anonymous(Prot::empty(), VmaFlags::empty());
     let start = mm.map(Placement::Hint(hint), data_bytes + code_bytes, whole, u64::MAX)?;
@@ -103,6 +107,16 @@ pub fn for_program(mm: &AddressSpace, stack_top: Va) -> Result<Va> {
         u64::MAX,
     )?;
     Ok(start + data_bytes)
+}
+
+/// The platform's own vDSO, if that is what programs have, as a range: it lies in every address
+/// space, above all that programs may map, and is in the set of none.
+pub fn of_platform() -> Option<Vma> {
+    let boot = arch::boot();
+    let pages = boot.vdso_bytes >> PAGE_SHIFT;
+    let image = KernelPages { start: boot.vdso_copy, pages, name: b"[vdso]" };
+    let (start, end) = (boot.vdso, boot.vdso + boot.vdso_bytes);
+    (pages > 0).then(|| Vma { start, end, ..vma(Prot::READ | Prot::EXEC, Prot::all(), image) })
 }
 
 fn vma(prot: Prot, max_prot: Prot, pages: KernelPages) -> Vma {

@@ -39,6 +39,8 @@ impl Thread {
             cpu_time: Default::default(),
             minor_faults: AtomicU64::new(0),
             major_faults: AtomicU64::new(0),
+            voluntary_switches: AtomicU64::new(0),
+            other_switches: AtomicU64::new(0),
         });
         worker.signals.lock().mask = SigSet(u64::MAX);
         worker

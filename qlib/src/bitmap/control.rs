@@ -40,6 +40,8 @@ pub struct Control {
     /// No free aligned run of this order (log2 of its frames) or a higher one exists; a bound, not
     /// exact.
     run_limit: AtomicU32,
+    /// 1: a huge page of the host is behind its second half, as far as is known.
+    huge: AtomicU32,
     /// The number of its [`super::Stay`].
     stay: AtomicU32,
     /// Reference counts. Entry 0 is the control page itself and stays 0.
@@ -93,6 +95,7 @@ impl Control {
         }
         self.free[0].store(!1, Relaxed);
         self.free_count.store(USABLE, Relaxed);
+        self.huge.store(0, Relaxed);
         self.run_limit.store(NO_LIMIT, Relaxed);
         if !clean {
             self.refs.iter().for_each(|r| r.store(0, Relaxed));
@@ -123,6 +126,23 @@ impl Control {
     /// Has it be for such frames.
     pub fn set_stay(&self, stay: Stay) {
         self.stay.store(stay as u32, Relaxed);
+    }
+
+    /// True if the host has a huge page behind its second half, as far as is known.
+    pub fn is_huge(&self) -> bool {
+        self.huge.load(Relaxed) != 0
+    }
+
+    /// It has.
+    pub fn note_huge(&self) {
+        self.huge.store(1, Relaxed);
+    }
+
+    /// The host has taken memory back from behind `count` frames from `start`.
+    pub fn note_released(&self, start: usize, count: usize) {
+        if start + count > super::MAX_RUN {
+            self.huge.store(0, Relaxed);
+        }
     }
 
     /// Free frames.
@@ -213,6 +233,9 @@ impl Control {
 
     /// Sets or clears the dirty bits of `count` frames from `start`.
     pub fn set_dirty(&self, start: usize, count: usize, dirty: bool) {
+        if !dirty {
+            self.note_released(start, count);
+        }
         for (word, mask) in words(start, count) {
             let bits = self.dirty[word].load(Relaxed);
             self.dirty[word].store(if dirty { bits | mask } else { bits & !mask }, Relaxed);
@@ -222,6 +245,7 @@ impl Control {
     /// Clears the dirty bits of those of `count` frames from `start` that are free: how many.
     pub fn set_clean_if_free(&self, start: usize, count: usize) -> u64 {
         let mut cleared = 0;
+        self.note_released(start, count);
         for (word, mask) in words(start, count) {
             let free = self.free[word].load(Relaxed) & mask;
             let dirty = self.dirty[word].load(Relaxed);

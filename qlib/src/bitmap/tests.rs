@@ -187,6 +187,27 @@ fn untouched_frames_are_not_committed_by_zeroing() {
 }
 
 #[test]
+fn a_huge_page_is_known_until_memory_behind_it_goes_back() {
+    let f = fixture(2);
+    let first = f.frames.alloc_run(MAX_RUN).unwrap();
+    assert!(!f.frames.is_huge(first));
+    f.frames.note_huge(first);
+    f.frames.free_run(Frames { start: first, count: MAX_RUN as u64 });
+    let again = f.frames.alloc_run(MAX_RUN).unwrap();
+    assert_eq!((again, f.frames.is_huge(again)), (first, true));
+    // What lies below it in its block has nothing to do with it.
+    let other = f.frames.alloc_run(256).unwrap();
+    f.frames.note_released(Frames { start: other, count: 256 });
+    assert!(f.frames.is_huge(first + 511 * PAGE_SIZE) && !f.frames.is_huge(other));
+    f.frames.note_released(Frames { start: first + 7 * PAGE_SIZE, count: 1 });
+    assert!(!f.frames.is_huge(first));
+    f.frames.note_huge(first);
+    f.frames.free(first + 511 * PAGE_SIZE);
+    f.release_all();
+    assert!(!f.frames.is_huge(first), "a page of it went back");
+}
+
+#[test]
 fn free_memory_goes_back_in_few_ranges_and_only_once() {
     let f = fixture(2);
     let all: Vec<_> = (0..1023).map(|_| f.frames.alloc().unwrap()).collect();

@@ -77,6 +77,26 @@ fn tables_come_and_go_with_their_entries() {
 }
 
 #[test]
+fn the_most_pages_that_were_present_are_known() {
+    let ram = TestRam::new(BLOCK_SIZE);
+    let alloc = limited(&ram, 100);
+    let mut table = PageTable::new(ram.map(), &alloc).unwrap();
+    table.map_run(Va(0x1000), pte(5), 3).unwrap();
+    table.set(Va(0x8000), Pte::swapped(1, RW)).unwrap();
+    table.set(Va(0x1000), pte(9)).unwrap();
+    assert_eq!(table.peak_pages(), 3);
+    table.for_each(Va(0x1000)..Va(0x3000), &mut |_, _| Action::Replace(Pte::swapped(2, RW)));
+    table.set(Va(0x9000), pte(6)).unwrap();
+    table.update(Va(0x8000), |_| pte(7)).unwrap();
+    assert_eq!(table.peak_pages(), 3, "two went meanwhile");
+    table.set(Va(0xa000), pte(8)).unwrap();
+    assert_eq!(table.peak_pages(), 4);
+    table.drop_all();
+    table.set(Va(0x1000), pte(5)).unwrap();
+    assert_eq!(table.peak_pages(), 4);
+}
+
+#[test]
 fn the_layout_is_what_hardware_walks() {
     let ram = TestRam::new(BLOCK_SIZE);
     let alloc = limited(&ram, 100);
@@ -187,6 +207,31 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (page(), 1..2000u64).prop_map(|(p, n)| Step::Protect(p, n)),
         1 => page().prop_map(Step::FirstOnly),
     ]
+}
+
+#[test]
+fn what_is_in_the_store_is_passed_over_where_only_present_pages_count() {
+    let ram = TestRam::new(BLOCK_SIZE);
+    let alloc = limited(&ram, 100);
+    let mut table = PageTable::new(ram.map(), &alloc).unwrap();
+    let va = |page: u64| Va(page << 12);
+    for page in 0..6 {
+        let entry = if page % 2 == 0 { pte(8) } else { Pte::swapped(page, RW) };
+        table.set(va(page), entry).unwrap();
+    }
+    let mut seen = Vec::new();
+    table.visit_present(va(1)..va(6), &mut |at, _| {
+        seen.push(at);
+        true
+    });
+    assert_eq!(seen, [va(2), va(4)]);
+    table.for_each_present(va(0)..va(6), &mut |_, _| Action::Replace(Pte::EMPTY));
+    let mut left = Vec::new();
+    table.visit(va(0)..va(6), &mut |_, pte| {
+        left.extend(pte.slot());
+        true
+    });
+    assert_eq!(left, [1, 3, 5]);
 }
 
 proptest! {

@@ -150,25 +150,41 @@ impl Cgroup {
         if let Some(shares) = cpu.shares().filter(|s| *s != 0) {
             self.write("cpu", "cpu.shares", &shares.to_string())?;
         }
-        if let Some(period) = cpu.period().filter(|p| *p != 0) {
-            self.write("cpu", "cpu.cfs_period_us", &period.to_string())?;
+        let period = cpu.period().filter(|p| *p != 0);
+        let quota = cpu.quota().filter(|q| *q != 0);
+        let set_period = || match period {
+            Some(period) => self.write("cpu", "cpu.cfs_period_us", &period.to_string()),
+            None => Ok(()),
+        };
+        let set_quota = || match quota {
+            Some(quota) => self.write("cpu", "cpu.cfs_quota_us", &quota.to_string()),
+            None => Ok(()),
+        };
+        // The old quota may be too much of the new period for the cgroup above: only both fit.
+        if set_period().is_ok() {
+            return set_quota();
         }
-        if let Some(quota) = cpu.quota().filter(|q| *q != 0) {
-            self.write("cpu", "cpu.cfs_quota_us", &quota.to_string())?;
-        }
-        Ok(())
+        set_quota().and_then(|()| set_period())
     }
 
     fn cpu_v2(&self, cpu: &LinuxCpu) -> Result<()> {
         if let Some(shares) = cpu.shares().filter(|s| *s != 0) {
             self.write("cpu", "cpu.weight", &weight_of_shares(shares).to_string())?;
         }
+        let file = "cpu.max";
         let period = cpu.period().filter(|p| *p != 0);
         match (cpu.quota().filter(|q| *q != 0), period) {
             (None, None) => {}
             (quota, period) => {
-                let quota = quota.map_or("max".to_owned(), max_or);
-                self.write("cpu", "cpu.max", &format!("{quota} {}", period.unwrap_or(100_000)))?;
+                // Both are in one file: what is not given stays.
+                let now = self.dir("cpu").and_then(|d| std::fs::read_to_string(d.join(file)).ok());
+                let now = now.unwrap_or_default();
+                let mut now = now.split_whitespace();
+                let quota_now = now.next().unwrap_or("max");
+                let period_now = now.next().unwrap_or("100000");
+                let quota = quota.map_or_else(|| quota_now.to_owned(), max_or);
+                let period = period.map_or_else(|| period_now.to_owned(), |p| p.to_string());
+                self.write("cpu", file, &format!("{quota} {period}"))?;
             }
         }
         Ok(())

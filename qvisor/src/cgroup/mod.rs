@@ -9,6 +9,7 @@
 mod hierarchy;
 mod limits;
 mod names;
+mod removal;
 mod stats;
 
 pub use hierarchy::Hierarchies;
@@ -18,7 +19,6 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use oci_spec::runtime::LinuxResources;
@@ -69,25 +69,6 @@ pub struct Membership {
     pub born_in: Option<File>,
     /// The files into which it writes "0" (version 1).
     pub join: Vec<File>,
-}
-
-/// How long processes that have been killed may take to leave a cgroup. Their end is not yet over
-/// when the one that was waited for has ended.
-const LEAVING: Duration = Duration::from_secs(5);
-
-/// rmdir(2) of a container's own directory, waiting while the host says EBUSY.
-fn remove_when_empty(dir: &Path) -> io::Result<()> {
-    let end = Instant::now() + LEAVING;
-    let mut pause = Duration::from_millis(1);
-    loop {
-        match fs::remove_dir(dir) {
-            Err(e) if e.kind() == io::ErrorKind::ResourceBusy && Instant::now() < end => {
-                std::thread::sleep(pause)
-            }
-            other => return other,
-        }
-        pause = (pause * 2).min(Duration::from_millis(50));
-    }
 }
 
 /// Controller, root of its hierarchy, the cgroup's directory there.
@@ -256,47 +237,7 @@ impl Cgroup {
         let Some(dir) = self.dirs.get("memory").or_else(|| self.dirs.values().next()) else {
             return Ok(Vec::new());
         };
-        let path = dir.join("cgroup.procs");
-        match fs::read_to_string(&path) {
-            Ok(text) => Ok(text.lines().filter_map(|l| l.parse().ok()).collect()),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(e) => Err(e).with_context(|| format!("reading {}", path.display())),
-        }
-    }
-
-    /// Removes its directories, and those above it that were made for it and are empty now.
-    ///
-    /// # Errors
-    /// When a process stays in it.
-    pub fn remove(&self) -> Result<()> {
-        let mut failure = None;
-        for dir in self.made.iter().rev() {
-            let own = self.dirs.values().any(|d| d == dir);
-            match if own { remove_when_empty(dir) } else { fs::remove_dir(dir) } {
-                Ok(()) => {}
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) if !own => {
-                    tracing::debug!("cgroup {} stays: {e}", dir.display());
-                }
-                Err(e) => {
-                    failure = Some(
-                        anyhow::Error::new(e).context(format!("removing cgroup {}", dir.display())),
-                    )
-                }
-            }
-        }
-        // A parent that was there when this cgroup was made may be another container's leftover.
-        for dir in self.dirs.values() {
-            if let Some(parent) =
-                dir.parent().filter(|p| p.file_name().is_some_and(|n| n == "quark"))
-            {
-                fs::remove_dir(parent).ok();
-            }
-        }
-        match failure {
-            Some(e) => Err(e),
-            None => Ok(()),
-        }
+        members_of(dir)
     }
 
     /// The directory of `controller`, when there is one.
@@ -331,6 +272,16 @@ impl Cgroup {
 
     fn has(&self, controller: &str, file: &str) -> bool {
         self.dir(controller).is_some_and(|d| d.join(file).exists())
+    }
+}
+
+/// The processes in the cgroup with this directory; none if there is no such cgroup.
+fn members_of(dir: &Path) -> Result<Vec<i32>> {
+    let path = dir.join("cgroup.procs");
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(text.lines().filter_map(|l| l.parse().ok()).collect()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(e).with_context(|| format!("reading {}", path.display())),
     }
 }
 

@@ -90,6 +90,17 @@ fn version_2_limits_are_written_and_a_missing_file_is_an_error() {
     assert_eq!(read("memory.swap.max"), "500");
     assert_eq!(read("cpu.max"), "50000 100000");
     assert_eq!(read("cpu.weight"), "39");
+    // What is not given stays as it is.
+    for (given, set) in [
+        (r#"{"cpu":{"quota":20000}}"#, "20000 100000"),
+        (r#"{"cpu":{"period":40000}}"#, "20000 40000"),
+        (r#"{"cpu":{"quota":-1}}"#, "max 40000"),
+    ] {
+        fs::write(dir.join("cpu.max"), read("cpu.max") + "\n").unwrap();
+        cgroup.set_limits(&resources(given)).unwrap();
+        // A plain file keeps the end of what was longer.
+        assert!(read("cpu.max").starts_with(set), "{given}");
+    }
     let error = cgroup.set_limits(&resources(r#"{"pids":{"limit":7}}"#)).unwrap_err();
     assert!(format!("{error:#}").contains("pids.max"), "{error:#}");
     fs::remove_dir_all(&base).unwrap();

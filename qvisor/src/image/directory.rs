@@ -226,15 +226,6 @@ pub(super) fn copy_part(from: &File, to: &File, offset: u64, len: u64) -> io::Re
     Ok(())
 }
 
-/// What tells this boot of this host from others.
-///
-/// # Errors
-/// When the host does not tell.
-pub fn boot_id() -> Result<String> {
-    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    Ok(id.context("reading /proc/sys/kernel/random/boot_id")?.trim().to_owned())
-}
-
 /// Where a descriptor of this process is listed.
 pub(super) fn listed(kind: &str, fd: impl AsFd) -> PathBuf {
     procfs::path(&format!("self/{kind}/{}", fd.as_fd().as_raw_fd()))

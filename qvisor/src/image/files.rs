@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use qlib::PAGE_SIZE;
+use rustix::io::Errno;
 use twox_hash::XxHash3_64;
 
 use super::directory::{
-    FILES, MANIFEST, MAX_LAYERS, MAX_MANIFEST, PACKED, TREES, at, boot_id, layer, listed, note,
-    open,
+    FILES, MANIFEST, MAX_LAYERS, MAX_MANIFEST, PACKED, TREES, at, layer, listed, note, open,
 };
 use super::{FORMAT, Manifest, build, tree};
 use crate::sandbox::image::each_page;
@@ -56,8 +56,14 @@ impl Files {
         let [ram, reap, sums] = FILES;
         let (ram, reap, sums) = (part(ram)?, part(reap)?, part(sums)?);
         // The manifest says how many there are to be.
-        let swap = (0..MAX_LAYERS).map_while(|number| open(at.as_fd(), &layer(number)).ok());
-        let swap = swap.collect();
+        let mut swap = Vec::new();
+        while swap.len() < MAX_LAYERS {
+            match open(at.as_fd(), &layer(swap.len())) {
+                Ok(file) => swap.push(file),
+                Err(e) if e.downcast_ref() == Some(&Errno::NOENT) => break,
+                Err(e) => return Err(e).with_context(|| format!("opening {}", dir.display())),
+            }
+        }
         let trees = tree::open(at.as_fd(), TREES).ok();
         let dir = dir.to_owned();
         Ok(Files { dir, ram, reap, swap, trees, is_packed: false, sums, manifest })
@@ -165,13 +171,8 @@ impl Files {
                 dir.display()
             );
         }
-        if manifest.boot_id != boot_id()? {
-            bail!(
-                "the image in {} was made on another host, or before this one was booted: images \
-                hold until the next boot",
-                dir.display()
-            );
-        }
+        let host = manifest.host.check();
+        host.with_context(|| format!("the image in {} is not for this host", dir.display()))?;
         let layers = self.swap.len();
         ensure!(layers == manifest.layers, "{}: it has {layers} layers", damaged());
         Ok(manifest)

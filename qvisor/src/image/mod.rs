@@ -20,6 +20,7 @@
 
 pub mod directory;
 pub mod files;
+pub mod host;
 pub mod open;
 pub mod packed;
 pub mod record;
@@ -29,13 +30,15 @@ mod tests;
 pub mod tree;
 pub mod write;
 
+use qlib::control::RootLayer;
 use serde::{Deserialize, Serialize};
 
+use self::host::{Clocks, Host};
 use crate::platform::PlatformKind;
 use crate::sandbox::hostcall::image::Parts;
 
 /// The form of images that this build writes, and the only one that it reads.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// What an image says of itself.
 #[derive(Debug, Serialize, Deserialize)]
@@ -44,9 +47,10 @@ pub struct Manifest {
     pub format: u32,
     /// The kernel image that its memory is of ([`build`]).
     pub kernel: String,
-    /// The host's /proc/sys/kernel/random/boot_id: what addresses a host's kernel has given to what
-    /// programs have mapped, and what its clocks say, holds until it is booted anew.
-    pub boot_id: String,
+    /// Where its programs ran.
+    pub host: Host,
+    /// What their clocks showed.
+    pub clocks: Clocks,
     /// How its programs ran.
     pub platform: PlatformKind,
     /// What the container was.
@@ -75,8 +79,8 @@ pub struct Container {
     pub volumes: Vec<String>,
     /// How its terminal was set, if it had one: its guest kernel has set it so, and goes by it.
     pub terminal: Option<TerminalModes>,
-    /// What it wrote to its root is in guest memory.
-    pub is_overlaid: bool,
+    /// The layer that what it wrote to its root is in.
+    pub layer: Option<RootLayer>,
     /// The volumes of whose content the image has a copy, in the order of their numbers.
     #[serde(default)]
     pub rw_dirs: Vec<String>,

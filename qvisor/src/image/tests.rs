@@ -9,6 +9,7 @@ use qlib::{Gpa, PAGE_SIZE};
 use rustix::fs::MemfdFlags;
 
 use super::files::Files;
+use super::host::ClockShift;
 use super::write::{Sources, begin};
 use super::*;
 use crate::sandbox::image::each_page;
@@ -45,14 +46,15 @@ fn manifest(store: Stored) -> Manifest {
     Manifest {
         format: FORMAT,
         kernel: build().to_owned(),
-        boot_id: directory::boot_id().unwrap(),
+        host: Host::here().unwrap(),
+        clocks: Clocks::now(ClockShift::default()),
         platform: PlatformKind::Process,
         container: Container {
             id: "one".to_owned(),
             init: 1,
             volumes: vec!["/data".to_owned()],
             terminal: None,
-            is_overlaid: false,
+            layer: None,
             rw_dirs: Vec::new(),
             parent: None,
         },

@@ -269,6 +269,16 @@ pub(super) fn check_limits(resources: &LinuxResources, platform: PlatformKind) -
             least << 20
         );
     }
+    let cpu = resources.cpu().as_ref();
+    let real_time = |of: Option<i64>| of.is_some_and(|of| of != 0);
+    if real_time(cpu.and_then(|cpu| cpu.realtime_runtime()))
+        || real_time(cpu.and_then(|cpu| cpu.realtime_period().and_then(|p| i64::try_from(p).ok())))
+    {
+        bail!(
+            "cpu.realtimeRuntime and cpu.realtimePeriod: a guest's threads have no real-time \
+            priority on the host; use cpu.quota and cpu.period"
+        );
+    }
     let pids = resources.pids().as_ref().map(oci_spec::runtime::LinuxPids::limit);
     if let Some(limit) = pids.filter(|l| (1..LEAST_PIDS).contains(l)) {
         bail!(

@@ -11,6 +11,7 @@ use super::held::{Held, adopt};
 use super::state::{Entry, State, Status, Store, make_private};
 use super::{info, life, pod, rw_dirs};
 use crate::image::files::Files;
+use crate::image::host::{Clocks, Host};
 use crate::image::packed::{self, How};
 use crate::image::seal::Key;
 use crate::image::write::{self, Begun, Tree};
@@ -163,8 +164,9 @@ fn save_then(
     global: &Global,
     then: impl FnOnce() -> Result<()>,
 ) -> Result<(Parts, Vec<OwnedFd>)> {
+    let host = Host::here()?;
     let mut held = Held::hold(entry, global.timeout)?;
-    let begun = begin(&mut held, state, (volumes, trees), dir, parent)?;
+    let begun = begin(&mut held, (state, host), (volumes, trees), dir, parent)?;
     // Where the image's files are those of its store, nothing else is ever written where the pages
     // go that it keeps: it goes on meanwhile.
     let goes_on = !end && begun.is_near();
@@ -172,25 +174,33 @@ fn save_then(
         held.release(false)?;
     }
     let (written, sums) = begun.finish(&held.sources)?;
-    let told = || {
+    let told = || -> Result<()> {
         then()?;
         if !end && !held.kept.is_empty() {
             held.written(&sums)?;
         }
-        if goes_on { Ok(()) } else { held.release(end) }
+        if goes_on {
+            return Ok(());
+        }
+        held.release(end)?;
+        // It goes on from this image now.
+        if end {
+            entry.forget_durable();
+        }
+        Ok(())
     };
     told().inspect_err(|_| written.remove())?;
     Ok((held.parts, held.files))
 }
 
-/// Begins to write an image of a container that is held to `dir`; `parent`: the snapshot that it
-/// was made of, or that was made of it before.
+/// Begins to write an image of a container of `host`, which is held, to `dir`; `parent`: the
+/// snapshot that it was made of, or that was made of it before.
 ///
 /// # Errors
 /// With nothing left of it.
-fn begin<'a>(
+pub(super) fn begin<'a>(
     held: &mut Held,
-    state: &State,
+    (state, host): (&State, Host),
     (volumes, trees): (&[String], &[Tree]),
     dir: &'a Path,
     parent: Option<String>,
@@ -201,14 +211,15 @@ fn begin<'a>(
     let manifest = Manifest {
         format: image::FORMAT,
         kernel: image::build().to_owned(),
-        boot_id: image::directory::boot_id()?,
+        host,
+        clocks: Clocks::now(state.clocks),
         platform: state.platform,
         container: image::Container {
             id: state.id.clone(),
             init: state.init,
             volumes: volumes.to_vec(),
             terminal,
-            is_overlaid: state.is_overlaid,
+            layer: state.layer,
             rw_dirs: trees.iter().map(|tree| tree.destination.clone()).collect(),
             parent,
         },

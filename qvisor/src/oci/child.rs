@@ -13,7 +13,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use nix::mount::{MsFlags, mount};
 use oci_spec::runtime::Hook;
 use qlib::control::{
-    ContainerSpec, DeviceSpec, FIRST_CONTAINER, MemoryLimit, MountSpec, OwnNamespaces, SleepSpec,
+    ContainerSpec, DeviceSpec, FIRST_CONTAINER, FurtherNamespaces, MemoryLimit, MountSpec,
+    RootLayer, SleepSpec,
 };
 use qlib::host::NO_HANDLE;
 use rustix::fs::{Mode, OFlags};
@@ -26,6 +27,7 @@ use super::mounts::Mount;
 use super::view::View;
 use super::{hooks, network, wire};
 use crate::image::files::Files;
+use crate::image::host::ClockShift;
 use crate::image::open::Sockets;
 use crate::platform::process::{FastCalls, ProcessConfig};
 use crate::platform::{self, PlatformKind};
@@ -61,11 +63,14 @@ pub struct Setup {
     /// The directory of the image that it is made of, and how many files that has: they come with
     /// the set-up, and guest memory has been checked.
     pub image: Option<(PathBuf, usize)>,
+    /// How its clocks are shifted.
+    pub clocks: ClockShift,
     /// What its programs do not ask for is read ahead of use then.
     pub background: bool,
-    /// What is written to the root goes to a layer in guest memory. One that may not be written
-    /// needs none.
-    pub is_overlaid: bool,
+    /// Where its files go in the sandbox of its pod, if it is a further container of that.
+    pub hub: Option<String>,
+    /// The layer that what is written to the root goes to. One that may not be written needs none.
+    pub layer: Option<RootLayer>,
     /// The mounts.
     pub mounts: Vec<Mount>,
     /// Device nodes besides the standard ones.
@@ -121,12 +126,12 @@ pub enum ToChild {
     /// the files of its image, and a user namespace for the sandbox process, if it is to have them.
     Setup(Box<Setup>),
     /// The same for the process that stands for a further container of a sandbox ([`member`]), with
-    /// the namespaces that it does not share. With it come a connection to the sandbox, the file
-    /// for [`crate::sandbox::ended`], the sandbox's mount namespace, and its user namespace, if it
-    /// has one.
-    Join(Box<Setup>, OwnNamespaces),
+    /// its namespaces. With it come a connection to the sandbox, the file for
+    /// [`crate::sandbox::ended`], the sandbox's mount namespace, and its user namespace, if it has
+    /// one.
+    Join(Box<Setup>, FurtherNamespaces),
     /// The hooks have been called; or, after [`FromChild::Ready`], one that was made of an image is
-    /// to go on.
+    /// to go on. With that comes the file in which it notes that it wakes, if there is one.
     Go,
     /// Before that: it is somebody else's, and these are the standard streams from now on, which
     /// come with it, each shared with nobody or not ([`Stream::own`]). It answers
@@ -187,7 +192,7 @@ fn sandbox(parent: &UnixStream) -> Result<i32> {
             let (Some(trigger), Some(line)) = (fds.next(), fds.next()) else {
                 bail!("the set-up came without its trigger");
             };
-            Some(Pressure::new(trigger, pull, line))
+            Some(Pressure::new(trigger, pull, line, setup.clocks.monotonic_ns / 1000))
         }
         None => None,
     };
@@ -270,7 +275,9 @@ fn wait_for_go(parent: &UnixStream) -> Result<()> {
 fn wait_for_taker(parent: &UnixStream, sandbox: &Sandbox, first_stream: u32) -> Result<()> {
     loop {
         let (own, fds) = match wire::receive(parent)? {
-            Some((ToChild::Go, _)) => return Ok(()),
+            Some((ToChild::Go, note)) => {
+                return note.into_iter().try_for_each(|file| Ok(sandbox.note_wake(file)?));
+            }
             Some((ToChild::Streams(own), fds)) => (own, fds),
             _ => bail!("the command that makes the container ended"),
         };
@@ -348,13 +355,16 @@ pub(super) fn container_spec(setup: &Setup, opened: &Opened) -> ContainerSpec {
         options: mount.options.clone(),
     });
     ContainerSpec {
-        own: OwnNamespaces::default(),
+        namespaces: FurtherNamespaces::default(),
         hostname: setup.hostname.clone(),
         root: NO_HANDLE,
         stdio: [NO_HANDLE; 3],
         own_stdio: [false; 3],
         root_readonly: setup.root_readonly && setup.view.is_none(),
-        root_overlay: setup.view.is_some() || setup.is_overlaid && !setup.root_readonly,
+        root_layer: match (&setup.view, setup.root_readonly) {
+            (Some(_), _) => Some(setup.layer.unwrap_or_default()),
+            (None, is_readonly) => setup.layer.filter(|_| !is_readonly),
+        },
         mounts: mounts.collect(),
         devices: setup.devices.clone(),
         sysctl: setup.sysctl.clone(),
@@ -393,7 +403,7 @@ pub(super) fn open_all(setup: &Setup) -> Result<Opened> {
             if setup.root_readonly {
                 mount_points::make(&setup.root, &setup.mounts);
             }
-            crate::sys::clone_mount(&setup.root, true, setup.root_readonly || setup.is_overlaid)
+            crate::sys::clone_mount(&setup.root, true, setup.root_readonly || setup.layer.is_some())
                 .with_context(|| format!("opening root file system {}", setup.root.display()))?
         }
     };

@@ -70,10 +70,14 @@ pub struct Global {
     #[arg(long, value_enum, default_value = "none")]
     pub host_uds: HostUds,
     /// Where what a container writes to its root goes: to the host, or to a layer in its guest
-    /// memory that goes with it and is part of its images; its annotation io.quark.rootfs.upper
-    /// goes before this.
+    /// memory ("memory") or in its store on disk ("disk") that goes with it and is part of its
+    /// images; its annotation io.quark.rootfs.upper goes before this.
     #[arg(long, value_enum, default_value = "host")]
     pub rootfs_upper: Upper,
+    /// What such a layer may hold in bytes, or with a suffix: 512M, 20g [default: half of memory,
+    /// on disk 10g or 32 times memory]; its annotation io.quark.rootfs.size goes before this.
+    #[arg(long, value_name = "BYTES", value_parser = super::upper::size)]
+    pub rootfs_size: Option<u64>,
     /// Whether further containers of the pod that the container begins (CRI) have kernels of their
     /// own ("separate") or share its one ("shared"); its annotation io.quark.pod goes before this.
     #[arg(long, value_enum, default_value = "separate")]
@@ -483,9 +487,16 @@ pub struct Restore {
     /// The directory of the image.
     #[arg(long, default_value = "checkpoint", value_name = "DIR")]
     pub image_path: PathBuf,
+    /// Have the container go on that was hibernated with --durable; its bundle is its own, unless
+    /// another is given.
+    #[arg(long, conflicts_with_all = ["image_path", "key_file"])]
+    pub durable: bool,
     /// The image is encrypted, with the key in this file.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
+    /// Somebody chose the bundle.
+    #[arg(skip)]
+    pub bundle_given: bool,
     /// Once it is up, read in the background what its programs have not asked for of the image's
     /// memory; its annotation io.quark.restore.background goes before this.
     #[arg(long)]
@@ -546,6 +557,10 @@ pub struct Hibernate {
     /// that it does not use is given back.
     #[arg(short, long)]
     pub force: bool,
+    /// Keep it on the disk, from where quark restore --durable has it go on when the host has been
+    /// booted, unless it has been woken before.
+    #[arg(long, conflicts_with = "force")]
+    pub durable: bool,
 }
 
 /// `quark wait`.
@@ -694,7 +709,7 @@ pub struct Events {
 }
 
 /// A number of bytes as Docker writes it: with a suffix b, k, m, g, t or p, in powers of 1024.
-fn bytes(text: &str) -> Result<i64, String> {
+pub fn bytes(text: &str) -> Result<i64, String> {
     let lower = text.to_ascii_lowercase();
     let short = lower.strip_suffix("ib").or_else(|| lower.strip_suffix('b')).unwrap_or(&lower);
     let shift = short.chars().last().and_then(|c| "kmgtp".find(c)).map(|at| 10 * (at + 1));
@@ -731,6 +746,18 @@ pub struct Update {
     /// CPU shares.
     #[arg(long)]
     pub cpu_share: Option<u64>,
+    /// Refused: a guest's threads have no real-time priority on the host.
+    #[arg(long, hide = true)]
+    pub cpu_rt_period: Option<u64>,
+    /// As there.
+    #[arg(long, hide = true, allow_hyphen_values = true)]
+    pub cpu_rt_runtime: Option<i64>,
+    /// Refused: there is no support for Intel's RDT.
+    #[arg(long, hide = true)]
+    pub l3_cache_schema: Option<String>,
+    /// As there.
+    #[arg(long, hide = true)]
+    pub mem_bw_schema: Option<String>,
     /// CPUs to use.
     #[arg(long)]
     pub cpuset_cpus: Option<String>,
@@ -740,7 +767,7 @@ pub struct Update {
     /// Weight of block I/O.
     #[arg(long)]
     pub blkio_weight: Option<u16>,
-    /// Most host processes.
+    /// Most processes and threads of the host, those of the sandbox included. -1 for no limit.
     #[arg(long, allow_hyphen_values = true)]
     pub pids_limit: Option<i64>,
 }

@@ -41,7 +41,7 @@ pub fn of_template(global: &Global, name: &str, options: &cli::RunAny) -> Result
     match options.count {
         None => {
             let run = (&options.run, options.background);
-            run::make_again(global, run, &bundle, image, &manifest)
+            run::make_again(global, run, &bundle, (Origin::new(image, &manifest)?, &manifest))
         }
         Some(count) => many(global, options, count, (&store, &bundle), (image, &manifest)),
     }
@@ -61,7 +61,7 @@ fn many(
     // There is no socket to send terminals to.
     run::terminal(bundle, None, true)?;
     let ids = (1..=count).map(|number| format!("{}-{number}", options.id));
-    let image = Some(Origin::new(image, manifest));
+    let image = Some(Origin::new(image, manifest)?);
     let init = manifest.container.init;
     let are_there = make_all(store, (global, init), ids, |id, signals| {
         let request = run::request(global, options, bundle, None, signals, false);
@@ -161,7 +161,7 @@ impl Making<'_> {
             return self.fail(&id, &anyhow!("not made, as this command was asked to end"));
         }
         let made = begun.finish(&self.signals).and_then(|created| {
-            match life::go_on(self.store, &id, self.init, &created.setup) {
+            match life::go_on(self.store, &id, (self.init, None), &created.setup) {
                 Ok(going) => Ok((going, created)),
                 Err(e) => {
                     run::undo(created);

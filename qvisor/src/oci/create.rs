@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -15,13 +15,14 @@ use nix::fcntl::Flock;
 use nix::sched::CloneFlags;
 use nix::sys::signalfd::SignalFd;
 use oci_spec::runtime::{Hooks, LinuxResources};
-use qlib::control::SleepSpec;
+use qlib::control::{RootLayer, SleepSpec};
 use rustix::thread::CapabilitySet;
 
 use super::bundle::{self, Bundle};
 use super::child::{FromChild, Setup, ToChild};
 use super::cli::Global;
 use super::client::{ANSWER_TIMEOUT, Connection};
+use super::error::ContainerError;
 use super::member::MEMBER_COMMAND;
 use super::pod::{Joined, Pod};
 use super::pressure::Trigger;
@@ -29,10 +30,11 @@ use super::roots::Roots;
 use super::state::{Entry, State, Status, Store, default_root, start_time};
 use super::upper::Upper;
 use super::view::View;
-use super::{background, client, hooks, hub, pod, rootless, rw_dirs, sleep, uds, wire};
+use super::{background, client, durable, hooks, hub, pod, rootless, rw_dirs, sleep, uds, wire};
 use crate::cgroup::{self, Cgroup, Hierarchies, Plan};
 use crate::console::{self, Pty};
 use crate::image::files::Files;
+use crate::image::host::ClockShift;
 use crate::image::{Container, Manifest};
 use crate::platform;
 use crate::sandbox::confine::user_namespace;
@@ -84,17 +86,25 @@ pub struct Request<'a> {
 pub struct Origin<'a> {
     /// It, whose guest memory has been checked.
     pub files: &'a Files,
-    /// What is written to its root goes to a layer.
-    pub is_overlaid: bool,
+    /// The layer that what is written to its root goes to.
+    pub layer: Option<RootLayer>,
+    /// How their clocks are shifted.
+    pub clocks: ClockShift,
     /// The volumes of which they have copies of their own.
     pub rw_dirs: &'a [String],
+    /// It is one container's, which goes on.
+    pub goes_on: bool,
 }
 
 impl<'a> Origin<'a> {
     /// That of an image that says this of itself.
-    pub fn new(files: &'a Files, manifest: &'a Manifest) -> Self {
-        let Container { is_overlaid, rw_dirs, .. } = &manifest.container;
-        Origin { files, is_overlaid: *is_overlaid, rw_dirs }
+    ///
+    /// # Errors
+    /// When the host does not tell whether it has been booted since.
+    pub fn new(files: &'a Files, manifest: &'a Manifest) -> Result<Self> {
+        let Container { layer, rw_dirs, .. } = &manifest.container;
+        let clocks = manifest.clocks.shift_from(&manifest.host)?;
+        Ok(Origin { files, layer: *layer, clocks, rw_dirs, goes_on: false })
     }
 }
 
@@ -148,7 +158,8 @@ pub struct Begun {
     undo: Undo,
     entry: Entry,
     state: State,
-    owner_lock: Option<Flock<fs::File>>,
+    /// It is this process's own when it is made, too.
+    is_kept: bool,
     setup: UnixStream,
     pid_file: Option<PathBuf>,
 }
@@ -157,37 +168,85 @@ pub struct Begun {
 #[derive(Debug, Default)]
 struct Undo {
     entry: Option<Entry>,
+    /// Its directory: by that name there may be another by now.
+    dir: Option<fs::File>,
+    /// Tells who deletes it that this process makes it still.
+    owner_lock: Option<Flock<fs::File>>,
     cgroup: Option<Cgroup>,
     child: Option<Child>,
-    /// The sandbox of the pod that the container shares, and its ID there.
+    /// The sandbox of the pod that the container shares, and where its files are in that.
     joined: Option<(OwnedFd, String)>,
-    pid_file: Option<PathBuf>,
+    /// The file that tells the container's process, and what it tells.
+    pid_file: Option<(PathBuf, i32)>,
     /// Hooks to call, with the state they read.
     poststop: Option<(Hooks, serde_json::Value)>,
 }
 
+impl Undo {
+    /// Stops making what somebody has asked to be deleted.
+    fn go_on(&self) -> Result<()> {
+        match &self.entry {
+            Some(entry) if !self.has_entry() || entry.is_doomed() => {
+                Err(ContainerError::Deleted(entry.id.clone()).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What a failure comes of, if that is that somebody has deleted what is made.
+    fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        match self.go_on() {
+            Err(deleted) => {
+                tracing::debug!("{error:#}");
+                deleted
+            }
+            Ok(()) => error,
+        }
+    }
+
+    /// True if the container's directory is still that which was made for it.
+    fn has_entry(&self) -> bool {
+        let inode = |metadata: io::Result<fs::Metadata>| metadata.map(|m| m.ino()).ok();
+        match (&self.entry, &self.dir) {
+            (Some(entry), Some(dir)) => inode(fs::metadata(&entry.dir)) == inode(dir.metadata()),
+            _ => false,
+        }
+    }
+}
+
 impl Drop for Undo {
     fn drop(&mut self) {
-        if let Some(path) = &self.pid_file {
+        // Who would not wait for this process has removed the rest, and called the hooks.
+        let (has_entry, is_gone) =
+            (self.has_entry(), self.entry.as_ref().is_some_and(|entry| !entry.dir.exists()));
+        if let Some((path, pid)) = &self.pid_file
+            && fs::read_to_string(path).is_ok_and(|text| text == pid.to_string())
+        {
             fs::remove_file(path).ok();
         }
         if let Some(child) = &mut self.child {
             child.kill().ok();
             child.wait().ok();
         }
-        if let Some((mounts, id)) = &self.joined
-            && let Err(e) = hub::detach(mounts, id)
+        if let Some((mounts, place)) = &self.joined
+            && let Err(e) = hub::detach(mounts, place)
         {
             tracing::debug!("{e:#}");
         }
         if let Some(cgroup) = &self.cgroup
+            && (has_entry || is_gone)
             && let Err(e) = cgroup.remove()
         {
             tracing::warn!("{e:#}");
         }
+        if !has_entry {
+            return;
+        }
         if let Some(entry) = &self.entry {
-            if let Err(e) = entry.remove() {
-                tracing::warn!("{e:#}");
+            match entry.remove() {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(e) => tracing::warn!("{e:#}"),
             }
             entry.forget_rw_dirs();
         }
@@ -218,12 +277,25 @@ pub fn create(request: &Request<'_>) -> Result<Created> {
 /// # Errors
 /// With nothing left behind.
 pub fn begin(request: &Request<'_>) -> Result<Begun> {
+    let mut undo = Undo::default();
+    match make(request, &mut undo) {
+        Ok((entry, state, setup)) => {
+            let is_kept = request.tied || request.claimed;
+            let pid_file = request.pid_file.map(Path::to_owned);
+            Ok(Begun { undo, entry, state, is_kept, setup, pid_file })
+        }
+        Err(e) => Err(undo.explain(e)),
+    }
+}
+
+/// As [`begin`], noting the steps in `undo`.
+fn make(request: &Request<'_>, undo: &mut Undo) -> Result<(Entry, State, UnixStream)> {
     let Request { global, id, bundle, .. } = *request;
     check_global(global)?;
     let annotations = bundle.annotations();
     let store = Store::new(&global.root)?;
     let joined = pod::first_of(bundle, id, &store);
-    let joined = joined.map(|first| Joined::new(first, bundle)).transpose()?;
+    let joined = joined.map(|first| Joined::new(first, bundle, &store)).transpose()?;
     if request.image.is_some() && joined.is_some() {
         bail!("a container of a pod with one kernel cannot be made of an image");
     }
@@ -238,14 +310,17 @@ pub fn begin(request: &Request<'_>) -> Result<Begun> {
     if let (Some(resources), None) = (bundle.resources(), &joined) {
         bundle::check_limits(resources, platform)?;
     }
-    let mut undo = Undo::default();
-    let (entry, owner_lock) = if request.tied || request.claimed {
-        let (entry, lock) = store.claim_as_owner(id)?;
-        (entry, Some(lock))
-    } else {
-        (store.claim(id)?, None)
-    };
+    let (entry, owner_lock) = store.claim_as_owner(id)?;
+    undo.owner_lock = Some(owner_lock);
     undo.entry = Some(entry.clone());
+    let dir = fs::File::open(&entry.dir);
+    undo.dir = Some(dir.with_context(|| format!("opening {}", entry.dir.display()))?);
+    let goes_on = request.image.is_some_and(|image| image.goes_on);
+    match goes_on {
+        true => durable::check(&entry)?,
+        false => durable::check_free(&entry)?,
+    }
+    entry.be_made(goes_on);
     if let Err(e) = Roots::of_caller().note(store.root()) {
         tracing::warn!("quark list --all-roots will not find the container: {e:#}");
     }
@@ -264,12 +339,12 @@ pub fn begin(request: &Request<'_>) -> Result<Begun> {
         owner: nix::unistd::getuid().to_string(),
         annotations,
         platform,
+        clocks: request.image.map_or_else(ClockShift::default, |image| image.clocks),
         rw_dirs: request.image.map_or_else(Vec::new, |image| image.rw_dirs.to_vec()),
-        is_overlaid: request
-            .image
-            .map_or(choices.upper == Upper::Memory, |image| image.is_overlaid),
+        layer: request.image.map_or(choices.layer, |image| image.layer),
         is_shared: joined.is_none() && choices.pod == Pod::Shared,
         pod: joined.as_ref().map(|joined| joined.state.id.clone()),
+        hub: joined.as_ref().map(|_| hub::new_place()),
         cgroup: planned.as_ref().ok().map(|plan| plan.cgroup.clone()),
         hooks: bundle.spec.hooks().clone(),
         process: bundle.process.clone(),
@@ -301,6 +376,7 @@ pub fn begin(request: &Request<'_>) -> Result<Begun> {
     };
     undo.cgroup.clone_from(&cgroup);
     state.cgroup.clone_from(&cgroup);
+    undo.go_on()?;
 
     let record = entry.make_ended()?;
     let control = match &joined {
@@ -312,12 +388,14 @@ pub fn begin(request: &Request<'_>) -> Result<Begun> {
     };
 
     let (ours, theirs) = UnixStream::pair().context("making the set-up socket")?;
-    let child = spawn(request, control.command(), cgroup.as_ref(), theirs.as_fd())?;
+    let child = spawn(request, (control.command(), state.clocks), cgroup.as_ref(), theirs.as_fd())?;
     drop(theirs);
     let child = undo.child.insert(child);
     state.pid = child.pid();
     state.start_time = start_time(state.pid).unwrap_or(0);
     entry.save(&state)?;
+    // Whoever deletes it has either seen the process, and ended it, or is seen here.
+    undo.go_on()?;
 
     let mut setup = setup(request, &state, &choices);
     if let Some(Origin { files, rw_dirs, .. }) = request.image {
@@ -332,12 +410,12 @@ pub fn begin(request: &Request<'_>) -> Result<Begun> {
             equip(&ours, setup, choices, (&listener, &record, image), host)?;
         }
         Control::Of(joined) => {
-            undo.joined = Some((joined.mounts.try_clone()?, id.to_owned()));
+            undo.joined = Some(joined.mounts.try_clone()?).zip(state.hub.clone());
             let connection = Connection::open(&entry, ANSWER_TIMEOUT)?;
             let fds = [connection.stream().as_fd(), record.as_fd(), joined.mounts.as_fd()];
             let fds: Vec<_> =
                 fds.into_iter().chain(joined.users.as_ref().map(AsFd::as_fd)).collect();
-            wire::send(&ours, &ToChild::Join(Box::new(setup), joined.own), &fds)
+            wire::send(&ours, &ToChild::Join(Box::new(setup), joined.namespaces), &fds)
                 .context("setting up the container")?;
         }
     }
@@ -346,11 +424,12 @@ pub fn begin(request: &Request<'_>) -> Result<Begun> {
         undo.poststop = Some((hooks.clone(), state.oci(Status::Stopped)));
         #[allow(deprecated)]
         hooks::run("prestart", hooks.prestart().as_ref(), &json)?;
+        undo.go_on()?;
         hooks::run("createRuntime", hooks.create_runtime().as_ref(), &json)?;
+        undo.go_on()?;
         wire::send(&ours, &ToChild::Go, &[]).context("setting up the sandbox")?;
     }
-    let pid_file = request.pid_file.map(Path::to_owned);
-    Ok(Begun { undo, entry, state, owner_lock, setup: ours, pid_file })
+    Ok((entry, state, ours))
 }
 
 impl Begun {
@@ -363,28 +442,43 @@ impl Begun {
     ///
     /// # Errors
     /// With nothing left behind.
-    pub fn finish(self, signals: &SignalFd) -> Result<Created> {
-        let Begun { mut undo, entry, mut state, owner_lock, setup, pid_file } = self;
+    pub fn finish(mut self, signals: &SignalFd) -> Result<Created> {
+        match self.complete(signals) {
+            Ok(child) => {
+                let Begun { mut undo, entry, state, is_kept, setup, .. } = self;
+                let owner_lock = undo.owner_lock.take().filter(|_| is_kept);
+                // Nothing is to be undone any more.
+                undo.entry = None;
+                undo.joined = None;
+                undo.cgroup = None;
+                undo.pid_file = None;
+                undo.poststop = None;
+                Ok(Created { entry, state, child, owner_lock, setup })
+            }
+            Err(e) => Err(self.undo.explain(e)),
+        }
+    }
+
+    fn complete(&mut self, signals: &SignalFd) -> Result<Child> {
+        let Begun { undo, entry, state, is_kept, setup, pid_file } = self;
         console::wait_readable(setup.as_fd(), signals)?;
-        match wire::receive(&setup)? {
+        match wire::receive(setup)? {
             Some((FromChild::Ready(number), _)) => state.process.container = number,
             Some((FromChild::Failed(message), _)) => bail!("{message}"),
             None => bail!("the sandbox process ended while it was set up; its log may say why"),
         }
 
         state.step = Status::Created;
-        entry.save(&state)?;
-        if let Some(path) = pid_file {
-            undo.pid_file = Some(path.clone());
-            write_pid_file(&path, state.pid)?;
+        if !*is_kept {
+            entry.disown()?;
         }
-        let child = undo.child.take().context("the sandbox process")?;
-        undo.entry = None;
-        undo.joined = None;
-        undo.cgroup = None;
-        undo.pid_file = None;
-        undo.poststop = None;
-        Ok(Created { entry, state, child, owner_lock, setup })
+        entry.save(state)?;
+        if let Some(path) = pid_file {
+            undo.pid_file = Some((path.clone(), state.pid));
+            write_pid_file(path, state.pid)?;
+        }
+        undo.go_on()?;
+        undo.child.take().context("the sandbox process")
     }
 }
 
@@ -393,7 +487,7 @@ struct Choices {
     sleep: SleepSpec,
     trigger: Option<Trigger>,
     host_uds: HostUds,
-    upper: Upper,
+    layer: Option<RootLayer>,
     pod: Pod,
     background: bool,
 }
@@ -406,10 +500,10 @@ impl Choices {
     ) -> Result<Choices> {
         let (sleep, trigger) = sleep::spec(annotations, &global.sleep)?;
         let host_uds = uds::choose(annotations, global.host_uds)?;
-        let upper = Upper::choose(annotations, global.rootfs_upper)?;
+        let layer = Upper::choose(annotations, global.rootfs_upper, global.rootfs_size)?;
         let pod = Pod::choose(annotations, global.pod)?;
         let background = background::choose(annotations, background)?;
-        Ok(Choices { sleep, trigger, host_uds, upper, pod, background })
+        Ok(Choices { sleep, trigger, host_uds, layer, pod, background })
     }
 }
 
@@ -482,7 +576,7 @@ fn be_told(trigger: &Trigger, store: &Store) -> Option<(OwnedFd, Pull, OwnedFd)>
 /// Starts the container's process, in its cgroup and namespaces.
 fn spawn(
     request: &Request<'_>,
-    command: &CStr,
+    (command, clocks): (&CStr, ClockShift),
     cgroup: Option<&Cgroup>,
     socket: BorrowedFd<'_>,
 ) -> Result<Child> {
@@ -517,6 +611,7 @@ fn spawn(
     if rootless::is_needed() {
         new_namespaces |= CloneFlags::CLONE_NEWUSER;
     }
+    let clocks = clocks.offsets()?;
     let spawned = sys::spawn(&Spawn {
         args: &args,
         stdio,
@@ -525,6 +620,7 @@ fn spawn(
         cgroup_files: membership.join.iter().map(AsFd::as_fd).collect(),
         network: network.as_ref().map(AsFd::as_fd),
         new_namespaces,
+        clocks: clocks.as_deref(),
         parent_death_signal: request.tied.then_some(libc::SIGKILL),
         prepare: rootless::is_needed().then_some(&rootless::map_ids),
     });
@@ -598,8 +694,10 @@ fn setup(request: &Request<'_>, state: &State, choices: &Choices) -> Setup {
             .unwrap_or(false),
         view: request.view.clone(),
         image: request.image.map(|Origin { files, .. }| (files.dir.clone(), files.each().count())),
+        clocks: state.clocks,
         background: choices.background,
-        is_overlaid: state.is_overlaid,
+        hub: state.hub.clone(),
+        layer: state.layer,
         mounts: bundle.mounts.clone(),
         hostname: bundle.hostname(),
         devices: bundle.devices.clone(),

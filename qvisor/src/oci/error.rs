@@ -26,6 +26,9 @@ pub enum ContainerError {
     /// No such container.
     #[error("container {0:?} does not exist")]
     NotExist(String),
+    /// `delete --force` came while it was made.
+    #[error("container {0} was deleted while it was being made")]
+    Deleted(String),
     /// It has ended.
     #[error("container not running")]
     NotRunning,

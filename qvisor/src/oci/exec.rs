@@ -61,7 +61,7 @@ fn exec(global: &Global, options: &cli::Exec) -> Result<i32> {
         spec.window = console::window(std::io::stdin());
     }
     let pty = spec.terminal.then(|| Pty::open(spec.window)).transpose()?;
-    let signals = if options.detach { None } else { Some(console::catch_signals()?) };
+    let signals = if options.detach { None } else { Some(console::catch_all_signals()?) };
     let timeout = global.timeout.unwrap_or(LOAD_TIMEOUT);
     let mut connection = if signals.is_some() {
         Connection::open_interruptible(&entry, timeout, Duration::ZERO)?
@@ -95,8 +95,8 @@ fn exec(global: &Global, options: &cli::Exec) -> Result<i32> {
     let master = pty.map(|p| p.master);
     let relayed = master.as_ref().filter(|_| interactive);
     connection.send(&Request::Wait { pid }, &[])?;
-    console::attend(connection.stream().as_fd(), &signals, relayed, |signal| {
-        run::forward(&entry, pid, signal, relayed, global.timeout)
+    console::attend(connection.stream().as_fd(), &signals, relayed, |signo| {
+        run::forward(&entry, pid, signo, relayed, global.timeout)
     })?;
     connection.set_timeout(Some(ANSWER_TIMEOUT));
     exited(&mut connection)
@@ -233,12 +233,12 @@ fn shim(arguments: &[String]) -> Result<i32> {
     let dir = Path::new(dir).to_path_buf();
     let id = dir.file_name().and_then(|n| n.to_str()).context("container directory")?.to_owned();
     let entry = Entry { id, dir };
-    let signals = console::catch_signals()?;
+    let signals = console::catch_all_signals()?;
     let mut connection = Connection::from_stream(UnixStream::from(sys::take_setup_fd()?));
     // Who kills this process (SIGKILL cannot be passed on) means the guest process.
     connection.send(&Request::Hold { pid }, &[])?;
-    console::attend(connection.stream().as_fd(), &signals, None, |signal| {
-        run::forward(&entry, pid, signal, None, None)
+    console::attend(connection.stream().as_fd(), &signals, None, |signo| {
+        run::forward(&entry, pid, signo, None, None)
     })?;
     exited(&mut connection)
 }

@@ -14,7 +14,7 @@ use super::cli::{self, Global};
 use super::clones::make_all;
 use super::create::{self, Origin};
 use super::rw_dirs;
-use super::state::{Entry, Store, make_private, try_lock};
+use super::state::{Entry, State, Store, make_private, try_lock};
 use crate::image::directory;
 use crate::image::files::Files;
 use crate::sandbox::hostcall::image::{Parts, STREAMS};
@@ -66,8 +66,8 @@ pub fn fork(store: &Store, options: &cli::Fork, global: &Global) -> Result<()> {
     let are_there = make_all(store, (global, state.init), ids.into_iter(), |id, signals| {
         bundle.set_cgroup_beside(id);
         let streams = Some(streams.each_ref().map(AsFd::as_fd));
-        let is_overlaid = state.is_overlaid;
-        let image = Origin { files: &image, is_overlaid, rw_dirs: &names };
+        let State { layer, clocks, .. } = state;
+        let image = Origin { files: &image, layer, clocks, rw_dirs: &names, goes_on: false };
         let request = create::Request::of_image(global, id, &bundle, image, signals);
         create::begin(&create::Request { streams, ..request })
     })?;

@@ -47,7 +47,22 @@ impl Held {
     pub fn hold(entry: &Entry, patience: Option<Duration>) -> Result<Held> {
         // Whoever was awake is woken when it ends.
         let mut connection = Connection::open(entry, ANSWER_TIMEOUT)?;
-        let (bytes, files) = sleeping(&mut connection, patience.unwrap_or(PATIENCE))?;
+        let given = sleeping(&mut connection, patience.unwrap_or(PATIENCE))?;
+        Held::of(connection, given)
+    }
+
+    /// Holds a sandbox that sleeps.
+    ///
+    /// # Errors
+    /// When it does not, or is something that cannot be copied.
+    pub fn hold_sleeper(entry: &Entry) -> Result<Held> {
+        let mut connection = Connection::open(entry, ANSWER_TIMEOUT)?;
+        let given = ask(&mut connection)?;
+        Held::of(connection, given)
+    }
+
+    /// What a sandbox gave by this connection.
+    fn of(connection: Connection, (bytes, files): (Vec<u8>, Vec<OwnedFd>)) -> Result<Held> {
         let (parts, kept): (Parts, Kept) =
             postcard::from_bytes(&bytes).context("decoding what the sandbox is")?;
         ensure!(kept.is_of(&parts.store, parts.ram_bytes), "what the sandbox keeps fits nowhere");
@@ -68,6 +83,17 @@ impl Held {
     /// When it was held for too long, and has gone on.
     pub fn release(&mut self, end: bool) -> Result<()> {
         self.connection.order(&Request::Release { end })
+    }
+
+    /// Has it note in `file` when it wakes next.
+    ///
+    /// # Errors
+    /// When it was held for too long, and has gone on.
+    pub fn note_wake(&mut self, file: &File) -> Result<()> {
+        match self.connection.call(&Request::NoteWake, &[file.as_fd()])? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// What it keeps is written, and has these checksums.
@@ -97,6 +123,14 @@ pub fn adopt(connection: &mut Connection, shared: Shared) -> Result<()> {
     }
 }
 
+/// Has a sandbox that sleeps say what it is.
+fn ask(connection: &mut Connection) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+    match connection.call_for_files(&Request::Checkpoint, MAX_FILES)? {
+        (Reply::Image(bytes), files) => Ok((bytes, files)),
+        (other, _) => Err(unexpected(&other)),
+    }
+}
+
 /// Puts it to sleep if it is not, and has it say what it is. It does nothing from then on until the
 /// connection is used again, or ends.
 fn sleeping(connection: &mut Connection, patience: Duration) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
@@ -119,9 +153,8 @@ fn sleeping(connection: &mut Connection, patience: Duration) -> Result<(Vec<u8>,
             let refused = e.downcast_ref::<Refused>().map(|refused| refused.errno);
             tries < TRIES && matches!(refused, Some(libc::EBUSY | libc::EINTR))
         };
-        match asked.and_then(|()| connection.call_for_files(&Request::Checkpoint, MAX_FILES)) {
-            Ok((Reply::Image(bytes), files)) => return Ok((bytes, files)),
-            Ok((other, _)) => return Err(unexpected(&other)),
+        match asked.and_then(|()| ask(connection)) {
+            Ok(given) => return Ok(given),
             // Something has woken it meanwhile, or it fell asleep in the middle of a fork(2), whose
             // child is on the host yet: another sleep finds it elsewhere.
             Err(e) if is_busy(&e) => connection.order(&Request::Wake)?,

@@ -8,6 +8,7 @@
 //! process of the host with privileges; the sandbox itself can mount nothing.
 #![deny(unsafe_code)]
 
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -36,59 +37,56 @@ fn within<T: Send>(namespace: &OwnedFd, work: impl FnOnce() -> Result<T> + Send)
     })
 }
 
-/// Attaches detached mounts for container `id` below the root of a sandbox, whose mount namespace
-/// is given.
+/// A place for the files of a container that nobody else has: an ID may be in use again while who
+/// made the last one with it still cleans up.
+pub fn new_place() -> String {
+    format!("{:016x}", RandomState::new().hash_one(std::process::id()))
+}
+
+/// Attaches detached mounts at a [place](new_place) below the root of a sandbox, whose mount
+/// namespace is given.
 ///
 /// # Errors
 /// With nothing left behind.
-pub fn attach(namespace: &OwnedFd, id: &str, files: &[OwnedFd]) -> Result<()> {
+pub fn attach(namespace: &OwnedFd, place: &str, files: &[OwnedFd]) -> Result<()> {
     within(namespace, || {
-        let attached = attach_here(id, files);
+        let attached = attach_here(place, files);
         if attached.is_err() {
-            detach_here(id).ok();
+            detach_here(place).ok();
         }
         attached.context("showing its files to the sandbox")
     })
 }
 
-fn attach_here(id: &str, files: &[OwnedFd]) -> Result<()> {
+fn attach_here(place: &str, files: &[OwnedFd]) -> Result<()> {
     let hub = sys::writable_copy(Path::new("/"))?;
-    match rustix::fs::mkdirat(&hub, id, Mode::RWXU) {
-        // Of one with this ID that ended with nobody left to take it away: the ID is ours.
-        Err(Errno::EXIST) => {
-            detach_here(id)?;
-            rustix::fs::mkdirat(&hub, id, Mode::RWXU)?;
-        }
-        other => other?,
-    }
+    rustix::fs::mkdirat(&hub, place, Mode::RWXU)?;
     for (number, file) in files.iter().enumerate() {
-        let point = format!("{id}/{number}");
+        let point = format!("{place}/{number}");
         let kind = FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode as RawMode);
         match kind {
             FileType::Directory => rustix::fs::mkdirat(&hub, &point, Mode::RWXU)?,
             _ => rustix::fs::mknodat(&hub, &point, FileType::RegularFile, Mode::RUSR, 0)?,
         }
         sys::make_private(file)?;
-        let place = format!("/{point}");
-        move_mount(file, "", CWD, &place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        let path = format!("/{point}");
+        move_mount(file, "", CWD, &path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
     }
     Ok(())
 }
 
-/// Detaches what is attached for container `id`.
+/// Detaches what is attached at a place.
 ///
 /// # Errors
 /// When something stays.
-pub fn detach(namespace: &OwnedFd, id: &str) -> Result<()> {
-    within(namespace, || {
-        detach_here(id).with_context(|| format!("detaching the files of {id} from its sandbox"))
-    })
+pub fn detach(namespace: &OwnedFd, place: &str) -> Result<()> {
+    within(namespace, || detach_here(place).context("detaching files from the sandbox of the pod"))
 }
 
-fn detach_here(id: &str) -> Result<()> {
+fn detach_here(place: &str) -> Result<()> {
     let hub = sys::writable_copy(Path::new("/"))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = match rustix::fs::openat(&hub, id, flags, Mode::empty()) {
+    let dir = match rustix::fs::openat(&hub, place, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(()),
         other => other?,
     };
@@ -98,7 +96,7 @@ fn detach_here(id: &str) -> Result<()> {
         if matches!(name, "." | "..") {
             continue;
         }
-        match unmount(format!("/{id}/{name}"), UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+        match unmount(format!("/{place}/{name}"), UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             // It had not come to be mounted.
             Ok(()) | Err(Errno::INVAL) => {}
             Err(e) => return Err(e.into()),
@@ -107,5 +105,5 @@ fn detach_here(id: &str) -> Result<()> {
         let how = if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         rustix::fs::unlinkat(&dir, name, how)?;
     }
-    Ok(rustix::fs::unlinkat(&hub, id, AtFlags::REMOVEDIR)?)
+    Ok(rustix::fs::unlinkat(&hub, place, AtFlags::REMOVEDIR)?)
 }

@@ -4,16 +4,21 @@ use std::io::Write;
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use qlib::control::{DryStats, PlatformStats, ProcessInfo, Reply, Request, Stats, WakeCause};
+use qlib::control::{
+    DryStats, PlatformStats, ProcessInfo, Reply, Request, Stats, Usage, WakeCause,
+};
 use serde_json::{Value, json};
 
 use super::cli::{self, Format};
 use super::client::{ANSWER_TIMEOUT, Connection, unexpected};
 use super::error::ContainerError;
 use super::life;
+use super::pod;
 use super::seccomp;
 use super::state::{Entry, State, Status, Store, default_root};
+use crate::cgroup::Cgroup;
 use crate::platform;
+use crate::sandbox::ended::{Ended, TAKEN_AWAY};
 use crate::sys::utc::Utc;
 
 /// `quark state`. What is known without the sandbox is printed in any case.
@@ -31,7 +36,7 @@ pub fn state(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
         Err(error) => life::status_after(&state, error),
         Ok(_) => state.status(),
     };
-    let mut value = state.oci(status);
+    let mut value = state.oci(pod::shown(status, &state, store));
     if let Some(fields) = value.as_object_mut() {
         let hibernation =
             stats.as_ref().ok().and_then(Option::as_ref).map(|s| format!("{:?}", s.state));
@@ -47,7 +52,7 @@ pub fn state(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
         if status == Status::Stopped {
             fields.insert(
                 "ended".into(),
-                ended.map_or_else(|| killed(&state), |e| as_json(e.status, e.at_ns, &e.reason)),
+                ended.map_or_else(|| killed(&state), |ended| as_json(&ended, &state)),
             );
         }
         if let Some(i) = incidents {
@@ -59,21 +64,28 @@ pub fn state(store: &Store, id: &str, timeout: Option<Duration>) -> Result<()> {
     if status == Status::Stopped { Ok(()) } else { stats.map(drop) }
 }
 
-/// How a sandbox ended, as it says itself.
-fn as_json(status: i32, at_ns: u64, reason: &str) -> Value {
-    let at = Utc::from(UNIX_EPOCH + Duration::from_nanos(at_ns)).to_string();
-    json!({"status": status, "at": at, "reason": reason})
+/// How a sandbox ended, as it says itself; why the host killed its first process, its cgroup knows.
+fn as_json(ended: &Ended, state: &State) -> Value {
+    let Ended { status, at_ns, reason, out_of_memory } = ended;
+    let out_of_memory = *out_of_memory || reason == TAKEN_AWAY && killed_for_memory(state);
+    let at = Utc::from(UNIX_EPOCH + Duration::from_nanos(*at_ns)).to_string();
+    json!({"status": status, "at": at, "reason": reason, "out_of_memory": out_of_memory})
+}
+
+/// True if the host has killed a process of it for want of memory.
+fn killed_for_memory(state: &State) -> bool {
+    state.cgroup.as_ref().is_some_and(Cgroup::was_out_of_memory)
 }
 
 /// How one ended that could not say it.
 pub(super) fn killed(state: &State) -> Value {
-    let by_host = state.cgroup.as_ref().is_some_and(crate::cgroup::Cgroup::was_out_of_memory);
+    let by_host = killed_for_memory(state);
     let reason = if by_host {
         "the host's out-of-memory handling killed it: raise its memory limit"
     } else {
         "it was killed, or ended without a word: its log may say more"
     };
-    json!({"status": 128 + libc::SIGKILL, "reason": reason})
+    json!({"status": 128 + libc::SIGKILL, "reason": reason, "out_of_memory": by_host})
 }
 
 /// `quark ps`: the guest's processes. With JSON runc's callers expect host process ids, and look
@@ -89,8 +101,7 @@ pub fn ps(
     let (entry, state) = running(store, id)?;
     if options.format == Format::Json {
         // Without a cgroup the one that is known has to do.
-        let members =
-            state.cgroup.as_ref().map_or(Ok(vec![state.pid]), crate::cgroup::Cgroup::members)?;
+        let members = state.cgroup.as_ref().map_or(Ok(vec![state.pid]), Cgroup::members)?;
         return print(&format!("{}\n", json!(members)));
     }
     let processes =
@@ -98,7 +109,7 @@ pub fn ps(
             Reply::Processes(p) => p,
             other => return Err(unexpected(&other)),
         };
-    let now_ns = boot_time_ns();
+    let now_ns = monotonic_ns().saturating_add_signed(state.clocks.monotonic_ns);
     let mut rows = vec![
         ["UID", "PID", "PPID", "STAT", "NLWP", "RSS", "ELAPSED", "TIME", "CMD"].map(str::to_owned),
     ];
@@ -122,7 +133,7 @@ fn row(p: &ProcessInfo, now_ns: u64) -> [String; 9] {
     ]
 }
 
-fn boot_time_ns() -> u64 {
+fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
@@ -180,7 +191,7 @@ pub fn parse_seconds(text: &str) -> Result<Duration> {
 
 /// runc's statistics event, with what only a sandbox can tell under "quark".
 fn event(entry: &Entry, state: &State, timeout: Option<Duration>) -> Result<Value> {
-    let c = state.cgroup.as_ref().map(crate::cgroup::Cgroup::stats).unwrap_or_default();
+    let c = state.cgroup.as_ref().map(Cgroup::stats).unwrap_or_default();
     let is_alive = matches!(state.status(), Status::Running | Status::Paused);
     let guest = if is_alive { Some(stats(entry, timeout)?) } else { None };
     let mut platform = json!({"name": state.platform});
@@ -191,11 +202,26 @@ fn event(entry: &Entry, state: &State, timeout: Option<Duration>) -> Result<Valu
         platform["exits"] = Value::Object(object(counted.exits));
         platform["kvm"] = Value::Object(object(counted.kvm));
     }
-    let (total, user, kernel) = c.cpu_ns;
-    let (usage, max, limit, failcnt) = c.memory;
+    let (mut total, mut user, mut kernel) = c.cpu_ns;
+    let (mut usage, mut max, limit, failcnt) = c.memory;
+    let mut tasks = c.pids.0;
+    // The cgroup of a further container of a pod has no more than what stands for it.
+    let own = match state.pod {
+        Some(_) if is_alive => Some(usage_of(entry, state.process.container, timeout)?),
+        _ => None,
+    };
+    let percpu = if own.is_none() { c.percpu_ns.as_slice() } else { &[] };
+    let mut counts = guest.as_ref().map(|g| g.counts.clone());
+    if let Some(own) = own {
+        if let Some(counts) = &mut counts {
+            counts.oom_kills = own.oom_kills;
+        }
+        (total, user, kernel) = (own.user_ns + own.system_ns, own.user_ns, own.system_ns);
+        (usage, max, tasks) = (own.memory_bytes, max.max(own.memory_bytes), own.threads);
+    }
     let data = json!({
         "cpu": {
-            "usage": {"total": total, "percpu": c.percpu_ns, "kernel": kernel, "user": user},
+            "usage": {"total": total, "percpu": percpu, "kernel": kernel, "user": user},
             "throttling": {"periods": c.throttling.0, "throttledPeriods": c.throttling.1, "throttledTime": c.throttling.2},
         },
         "cpuset": {},
@@ -205,7 +231,7 @@ fn event(entry: &Entry, state: &State, timeout: Option<Duration>) -> Result<Valu
             "kernel": {"limit": 0, "usage": c.kernel.0, "max": c.kernel.1, "failcnt": 0},
             "raw": c.memory_stat,
         },
-        "pids": {"current": c.pids.0, "limit": c.pids.1},
+        "pids": {"current": tasks, "limit": c.pids.1},
         "blkio": {},
         "hugetlb": {},
         "intel_rdt": {},
@@ -213,7 +239,7 @@ fn event(entry: &Entry, state: &State, timeout: Option<Duration>) -> Result<Valu
         "quark": {
             "hibernation": guest.as_ref().map(|g| g.state),
             "memory": guest.as_ref().map(|g| &g.memory),
-            "counts": guest.as_ref().map(|g| &g.counts),
+            "counts": counts,
             "sleeps": guest.as_ref().map(|g| &g.sleeps),
             "dry_run": guest.as_ref().and_then(|g| g.dry_run.as_ref()).map(dry_run),
             "kernel_lock": guest.as_ref().map(|g| &g.kernel_lock),
@@ -221,7 +247,7 @@ fn event(entry: &Entry, state: &State, timeout: Option<Duration>) -> Result<Valu
             "cgroup": {
                 "path": state.cgroup.as_ref().and_then(|c| c.memory_dir()),
                 "clean_cache_bytes": c.clean_cache_bytes(),
-                "held_bytes": usage.saturating_sub(c.clean_cache_bytes()),
+                "held_bytes": c.memory.0.saturating_sub(c.clean_cache_bytes()),
             },
         },
     });
@@ -243,6 +269,14 @@ fn dry_run(dry: &DryStats) -> Value {
 pub fn stats(entry: &Entry, timeout: Option<Duration>) -> Result<Stats> {
     match ask(entry, &Request::Stats, timeout)? {
         Reply::Stats(stats) => Ok(*stats),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// What the programs of one container of a sandbox use. Does not wake it.
+fn usage_of(entry: &Entry, container: u32, timeout: Option<Duration>) -> Result<Usage> {
+    match ask(entry, &Request::Usage { container }, timeout)? {
+        Reply::Usage(usage) => Ok(usage),
         other => Err(unexpected(&other)),
     }
 }

@@ -3,29 +3,34 @@
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::fcntl::Flock;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use qlib::control::{Reply, Request};
-use rustix::process::pidfd_send_signal;
+use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use super::child::ToChild;
 use super::client::{ANSWER_TIMEOUT, Connection, Refused, unexpected};
 use super::error::{ContainerError, SandboxEnded};
 use super::hibernation::{self, SWAP_TIMEOUT};
+use super::member::MEMBER_COMMAND;
 use super::state::{Entry, State, Status, Store};
-use super::{hooks, hub, pod, wire};
+use super::{create, hooks, hub, pod, wire};
+use crate::cgroup::Cgroup;
 use crate::console;
 
 /// How long loading a program may take, from a slow disk and after a wake.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a sandbox may take to end whose command has, which had to tell it to go on.
 const MOMENT: Duration = Duration::from_millis(500);
+/// How long a command that makes a container may take to undo what it did, when that is deleted:
+/// longer only if it waits for a hook, or has been stopped.
+const MAKER_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a killed process may take to be gone.
-const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts the program of a created container. When that fails the container is stopped.
 ///
@@ -59,12 +64,18 @@ pub struct Going {
     _lock: Flock<File>,
 }
 
-/// Has what a created container was made of go on, whose first process has this number. It is
-/// nobody's own from then on. When that fails the container is stopped.
+/// Has what a created container was made of go on, whose first process has this number, and whose
+/// wake is noted in `note`. It is nobody's own from then on. When that fails the container is
+/// stopped.
 ///
 /// # Errors
 /// As there.
-pub fn go_on(store: &Store, id: &str, init: u32, setup: &UnixStream) -> Result<Going> {
+pub fn go_on(
+    store: &Store,
+    id: &str,
+    (init, note): (u32, Option<File>),
+    setup: &UnixStream,
+) -> Result<Going> {
     let entry = store.entry(id)?;
     let lock = entry.lock()?;
     let mut state = entry.load()?;
@@ -72,7 +83,8 @@ pub fn go_on(store: &Store, id: &str, init: u32, setup: &UnixStream) -> Result<G
     state.step = Status::Running;
     let go = || {
         entry.save(&state)?;
-        wire::send(setup, &ToChild::Go, &[])?;
+        let note: Vec<_> = note.iter().map(AsFd::as_fd).collect();
+        wire::send(setup, &ToChild::Go, &note)?;
         entry.disown()
     };
     go().inspect_err(|_| drop(end(&state)))?;
@@ -254,7 +266,11 @@ pub(super) fn signal(
         Status::Running | Status::Paused => {}
     }
     match signo {
-        libc::SIGKILL => return end(&state),
+        libc::SIGKILL => {
+            let ended = end(&state);
+            entry.forget_durable();
+            return ended;
+        }
         libc::SIGSTOP => pod::check_first(&state, "hibernated")?,
         0 => return Ok(()),
         _ => {}
@@ -304,34 +320,55 @@ pub fn pause(store: &Store, id: &str, pause: bool, timeout: Option<Duration>) ->
 pub fn delete(store: &Store, id: &str, force: bool) -> Result<()> {
     let entry = store.entry(id)?;
     let result = delete_entry(&entry, force);
+    if force {
+        store.remove_unseen(id);
+    }
     match result {
-        Err(e) if force && e.downcast_ref() == Some(&ContainerError::NotExist(id.to_owned())) => {
+        // What is left of it is what it could have gone on from.
+        Err(e) if is_missing(&e, id) && entry.is_durable() => {
+            entry.forget_durable();
+            entry.forget_snapshots();
+            entry.forget_rw_dirs();
             Ok(())
         }
+        Err(e) if force && is_missing(&e, id) => Ok(()),
         other => other,
     }
 }
 
+/// True if there is no container of this ID.
+fn is_missing(error: &anyhow::Error, id: &str) -> bool {
+    error.downcast_ref() == Some(&ContainerError::NotExist(id.to_owned()))
+}
+
 fn delete_entry(entry: &Entry, force: bool) -> Result<()> {
+    let end_of_patience = Instant::now() + MAKER_PATIENCE;
     // Another command may hold the lock while it waits for a sandbox that does not answer: then it
     // need not wait any longer.
-    if force && let Ok(state) = entry.load() {
-        end(&state)?;
+    if force {
+        stop_making(entry, end_of_patience)?;
+        if let Ok(state) = entry.load() {
+            end(&state)?;
+        }
     }
     let _lock = entry.lock()?;
+    // Who makes it may have begun only after that.
+    if force {
+        stop_making(entry, end_of_patience)?;
+    }
     let state = match entry.load() {
         Ok(state) => state,
         // A command was killed before it wrote any state.
-        Err(e)
-            if force && e.downcast_ref() == Some(&ContainerError::NotExist(entry.id.clone())) =>
-        {
-            return entry.remove();
-        }
+        Err(e) if force && is_missing(&e, &entry.id) => return entry.remove().map(drop),
         Err(e) => return Err(e),
     };
     match state.status() {
         Status::Stopped => {}
         Status::Created => end(&state)?,
+        Status::Creating if force => {
+            end(&state)?;
+            end_unknown(&state);
+        }
         _ if force => end(&state)?,
         other => {
             return Err(
@@ -342,17 +379,92 @@ fn delete_entry(entry: &Entry, force: bool) -> Result<()> {
     destroy(entry, &state)
 }
 
+/// Has a command stop that makes the container, and waits until it has undone what it did, or is
+/// known not to do that soon: it has been killed, or waits for something itself. It is asked in any
+/// case, however late that is.
+fn stop_making(entry: &Entry, end_of_patience: Instant) -> Result<()> {
+    let is_made = |state: &Result<State>| match state {
+        Ok(state) => state.step != Status::Creating,
+        Err(e) => e.downcast_ref() != Some(&ContainerError::NotExist(entry.id.clone())),
+    };
+    while entry.has_owner() {
+        if is_made(&entry.load()) {
+            break;
+        }
+        entry.doom()?;
+        // It has either noted its sandbox by now, or sees that it is to stop.
+        match entry.load() {
+            Ok(state) if state.step == Status::Creating => end(&state)?,
+            _ => {}
+        }
+        if Instant::now() >= end_of_patience {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+/// Ends a sandbox process of which a command that was killed had not noted the number yet. One that
+/// waits for that command ends by itself; if it cannot be looked for, that has to do.
+fn end_unknown(state: &State) {
+    let members = state.cgroup.as_ref().and_then(|cgroup| cgroup.members().ok());
+    for pid in members.into_iter().flatten().filter_map(Pid::from_raw) {
+        let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+        let command = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_pid()));
+        let command = command.unwrap_or_default();
+        let mut words = command.split(|byte| *byte == 0).skip(1);
+        let kinds = [create::SANDBOX_COMMAND.to_bytes(), MEMBER_COMMAND.to_bytes()];
+        if words.next().is_some_and(|word| kinds.contains(&word))
+            && words.next() == Some(state.id.as_bytes())
+        {
+            pidfd_send_signal(&pidfd, rustix::process::Signal::KILL).ok();
+        }
+    }
+}
+
 /// Removes a container whose sandbox has ended, and calls its poststop hooks.
 ///
 /// # Errors
 /// When its cgroup is in use or its directory cannot be removed.
 pub fn destroy(entry: &Entry, state: &State) -> Result<()> {
+    // It has ended, and is not to go on after all.
+    entry.forget_durable();
+    take_away(entry, state, false)
+}
+
+/// As [`destroy`], but that it can go on from what is kept of it, if it has not been awake since,
+/// with its snapshots.
+///
+/// # Errors
+/// As there.
+pub(super) fn destroy_but_durable(entry: &Entry, state: &State) -> Result<()> {
+    entry.forget_void();
+    take_away(entry, state, entry.is_durable())
+}
+
+/// `goes_on`: it can, from what is kept of it.
+fn take_away(entry: &Entry, state: &State, goes_on: bool) -> Result<()> {
     if let Err(e) = leave_pod(entry, state) {
         tracing::warn!("{e:#}");
     }
-    let cgroup = state.cgroup.as_ref().map_or(Ok(()), crate::cgroup::Cgroup::remove);
-    entry.remove()?;
-    entry.forget_snapshots();
+    // Who makes it still, and did not stop in time, removes its cgroup itself: in that may be a
+    // process of which nobody else knows.
+    let is_being_made = state.step == Status::Creating && entry.has_owner();
+    let cgroup = match state.cgroup.as_ref().map_or(Ok(()), Cgroup::remove) {
+        Err(e) if is_being_made => {
+            tracing::debug!("{e:#}");
+            Ok(())
+        }
+        other => other,
+    };
+    if !entry.remove()? {
+        // Another command has done that, and what follows.
+        return cgroup;
+    }
+    if !goes_on {
+        entry.forget_snapshots();
+    }
     entry.forget_rw_dirs();
     let poststop = state.hooks.as_ref().and_then(|h| h.poststop().as_ref());
     hooks::run_and_log("poststop", poststop, &state.oci(Status::Stopped));
@@ -374,7 +486,7 @@ pub fn remove_abandoned(entry: &Entry) {
         let state = match entry.load() {
             Ok(state) => state,
             Err(e) if e.downcast_ref() == Some(&ContainerError::NotExist(entry.id.clone())) => {
-                return entry.remove();
+                return entry.remove().map(drop);
             }
             Err(e) => return Err(e),
         };
@@ -386,7 +498,7 @@ pub fn remove_abandoned(entry: &Entry) {
             return entry.disown();
         }
         end(&state)?;
-        destroy(entry, &state)
+        destroy_but_durable(entry, &state)
     };
     if let Err(e) = remove() {
         tracing::warn!("left by an earlier command: {e:#}");
@@ -395,12 +507,12 @@ pub fn remove_abandoned(entry: &Entry) {
 
 /// Takes the files of a container away from the sandbox of its pod, if that is still there.
 fn leave_pod(entry: &Entry, state: &State) -> Result<()> {
-    let Some(first) = &state.pod else { return Ok(()) };
+    let (Some(first), Some(place)) = (&state.pod, &state.hub) else { return Ok(()) };
     let dir = entry.dir.with_file_name(first);
     let Ok(first) = (Entry { id: first.clone(), dir }).load() else { return Ok(()) };
     let mounts = std::fs::File::open(format!("/proc/{}/ns/mnt", first.pid));
     match (mounts, first.sandbox()?) {
-        (Ok(mounts), Some(_)) => hub::detach(&mounts.into(), &state.id),
+        (Ok(mounts), Some(_)) => hub::detach(&mounts.into(), place),
         _ => Ok(()),
     }
 }

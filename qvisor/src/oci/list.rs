@@ -1,6 +1,6 @@
 //! `quark list`: the containers of one state directory, or of all.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -8,13 +8,23 @@ use serde_json::{Value, json};
 use super::cli::{self, Format, Global};
 use super::info::{print, table};
 use super::roots::Roots;
-use super::state::{Entry, State, Status, Store};
+use super::state::{State, Status, Store};
+use super::{durable, pod};
+
+/// What one is that can go on from what is kept of it ([`super::durable`]), and is not there.
+const KEPT: &str = "kept";
 
 /// A container, and the state directory it was found in.
 struct Found {
     root: String,
-    entry: Entry,
-    state: State,
+    id: String,
+    what: What,
+}
+
+enum What {
+    There(Box<State>, Status),
+    /// Of which this is the bundle.
+    Kept(PathBuf),
 }
 
 /// `quark list`.
@@ -38,7 +48,7 @@ pub fn list(global: &Global, options: &cli::List) -> Result<()> {
         all = of_root(&global.root)?;
     }
     if options.quiet {
-        let ids: String = all.iter().map(|f| format!("{}\n", f.entry.id)).collect();
+        let ids: String = all.iter().map(|f| format!("{}\n", f.id)).collect();
         return print(&ids);
     }
     if options.format == Format::Json {
@@ -57,17 +67,37 @@ pub fn list(global: &Global, options: &cli::List) -> Result<()> {
 }
 
 fn of_root(root: &Path) -> Result<Vec<Found>> {
-    let containers = Store::new(root)?.list()?.into_iter();
+    let store = Store::new(root)?;
     let root = root.display().to_string();
-    Ok(containers.map(|(entry, state)| Found { root: root.clone(), entry, state }).collect())
+    let there = store.list()?.into_iter().map(|(entry, state)| {
+        let status = pod::status(&state, &store);
+        if status == Status::Stopped && durable::check(&entry).is_ok() {
+            return Found { root: root.clone(), id: entry.id, what: What::Kept(state.bundle) };
+        }
+        Found { root: root.clone(), id: entry.id, what: What::There(Box::new(state), status) }
+    });
+    let mut all: Vec<Found> = there.collect();
+    let kept = durable::all(&store).into_iter().filter(|(id, _)| store.load(id).is_err());
+    let kept: Vec<Found> = kept
+        .map(|(id, bundle)| Found { root: root.clone(), id, what: What::Kept(bundle) })
+        .collect();
+    all.extend(kept);
+    Ok(all)
 }
 
 fn row(found: &Found) -> [String; 7] {
-    let state = &found.state;
-    let status = state.status();
+    let (state, status) = match &found.what {
+        What::There(state, status) => (state, *status),
+        What::Kept(bundle) => {
+            let bundle = bundle.display().to_string();
+            let [id, root] = [&found.id, &found.root].map(Clone::clone);
+            let (created, owner) = (String::new(), String::new());
+            return [id, 0.to_string(), KEPT.into(), bundle, created, owner, root];
+        }
+    };
     let pid = if status == Status::Stopped { 0 } else { state.pid };
     [
-        found.entry.id.clone(),
+        found.id.clone(),
         pid.to_string(),
         status.name().to_owned(),
         state.bundle.display().to_string(),
@@ -78,8 +108,18 @@ fn row(found: &Found) -> [String; 7] {
 }
 
 fn as_json(found: &Found, with_root: bool) -> Value {
-    let state = &found.state;
-    let mut value = state.oci(state.status());
+    let (state, status) = match &found.what {
+        What::There(state, status) => (state, *status),
+        What::Kept(bundle) => {
+            let bundle = bundle.to_string_lossy();
+            let mut value = json!({"id": found.id, "pid": 0, "status": KEPT, "bundle": bundle});
+            if with_root {
+                value["root"] = json!(found.root);
+            }
+            return value;
+        }
+    };
+    let mut value = state.oci(status);
     if let Some(fields) = value.as_object_mut() {
         fields.insert("rootfs".into(), json!(state.rootfs));
         fields.insert("created".into(), json!(state.created));

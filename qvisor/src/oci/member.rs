@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context, Result, anyhow, bail};
-use qlib::control::{ContainerSpec, OwnNamespaces, Reply, Request};
+use qlib::control::{ContainerSpec, FurtherNamespaces, Reply, Request};
 
 use super::child::{self, FromChild, Setup, ToChild};
 use super::client::{Connection, unexpected};
@@ -29,7 +29,7 @@ pub fn main() -> i32 {
 }
 
 fn member(parent: &UnixStream) -> Result<i32> {
-    let Some((ToChild::Join(setup, own), fds)) = wire::receive(parent)? else {
+    let Some((ToChild::Join(setup, namespaces), fds)) = wire::receive(parent)? else {
         bail!("no set-up came")
     };
     let mut fds = fds.into_iter();
@@ -43,7 +43,7 @@ fn member(parent: &UnixStream) -> Result<i32> {
     child::leave_mounts()?;
     child::call_hooks(&setup, parent)?;
     let mut connection = Connection::from_stream(UnixStream::from(connection));
-    let container = join(&mut connection, &setup, own, &mounts, fds.next())?;
+    let container = join(&mut connection, &setup, namespaces, &mounts, fds.next())?;
     wire::send(parent, &FromChild::Ready(container), &[])?;
     if !setup.attended {
         super::log::end_sandbox();
@@ -57,7 +57,7 @@ fn member(parent: &UnixStream) -> Result<i32> {
 fn join(
     connection: &mut Connection,
     setup: &Setup,
-    own: OwnNamespaces,
+    namespaces: FurtherNamespaces,
     mounts: &OwnedFd,
     users: Option<OwnedFd>,
 ) -> Result<u32> {
@@ -72,20 +72,16 @@ fn join(
             )?;
         }
     }
-    hub::attach(mounts, &setup.id, &files)?;
-    let made = make(connection, spec, own, &files);
+    let place = setup.hub.as_deref().context("the set-up has no place for the files")?;
+    hub::attach(mounts, place, &files)?;
+    let made = make(connection, ContainerSpec { namespaces, ..spec }, &files);
     if made.is_err() {
-        hub::detach(mounts, &setup.id).ok();
+        hub::detach(mounts, place).ok();
     }
     made
 }
 
-fn make(
-    connection: &mut Connection,
-    spec: ContainerSpec,
-    own: OwnNamespaces,
-    files: &[OwnedFd],
-) -> Result<u32> {
+fn make(connection: &mut Connection, spec: ContainerSpec, files: &[OwnedFd]) -> Result<u32> {
     let streams = child::take_stdio()?;
     let own_stdio = streams.each_ref().map(|stream| stream.own);
     let streams = streams.iter().map(|stream| stream.fd.as_fd());
@@ -98,7 +94,7 @@ fn make(
             MAX_FDS - 4
         );
     }
-    let request = Request::Create(ContainerSpec { own, own_stdio, ..spec });
+    let request = Request::Create(ContainerSpec { own_stdio, ..spec });
     match connection.call(&request, &fds)? {
         Reply::Container(number) => Ok(number),
         other => Err(unexpected(&other)),
@@ -108,7 +104,12 @@ fn make(
 /// Waits for the container's end; its exit code.
 fn attend(connection: &mut Connection, container: u32) -> Result<i32> {
     let (code, reason) = match connection.call(&Request::Attend { container }, &[]) {
-        Ok(Reply::Exited(code)) => (code, "its program ended".to_owned()),
+        Ok(Reply::Ended { code, for_memory: true }) => {
+            let reason = "the memory of its pod was used up, and its program killed for that";
+            ended::out_of_memory(code, reason);
+            return Ok(code);
+        }
+        Ok(Reply::Ended { code, .. }) => (code, "its program ended".to_owned()),
         Ok(other) => return Err(anyhow!("{other:?} does not tell the container's end")),
         Err(e) => (128 + libc::SIGKILL, format!("the sandbox of its pod ended: {e:#}")),
     };

@@ -17,6 +17,7 @@ pub mod clones;
 pub mod compat;
 pub mod create;
 pub mod devices;
+mod durable;
 pub mod error;
 pub mod exec;
 pub mod fork;
@@ -145,8 +146,12 @@ fn parse(arguments: &[String]) -> Result<Cli, clap::Error> {
     let matches = Cli::command().try_get_matches_from(arguments)?;
     let mut cli = Cli::from_arg_matches(&matches)?;
     cli.global.root_given = matches.value_source("root") == Some(ValueSource::CommandLine);
-    if let (Command::Run(run), Some((_, of_run))) = (&mut cli.command, matches.subcommand()) {
-        run.bundle_given = of_run.value_source("bundle") == Some(ValueSource::CommandLine);
+    let of_command = matches.subcommand().map(|(_, of_command)| of_command);
+    let is_given = || of_command?.value_source("bundle").map(|s| s == ValueSource::CommandLine);
+    match &mut cli.command {
+        Command::Run(run) => run.bundle_given = is_given() == Some(true),
+        Command::Restore(restore) => restore.bundle_given = is_given() == Some(true),
+        _ => {}
     }
     Ok(cli)
 }
@@ -172,7 +177,10 @@ fn dispatch(cli: Cli) -> Result<i32> {
         }
         Command::Hibernate(o) => {
             let (store, id) = find(&o.id)?;
-            hibernation::hibernate(&store, &id, global.timeout, o.force)?;
+            match o.durable {
+                true => durable::sleep::hibernate(&store, &id, global)?,
+                false => hibernation::hibernate(&store, &id, global.timeout, o.force)?,
+            }
         }
         Command::Wake(o) => {
             let (store, id) = find(&o.id)?;

@@ -12,7 +12,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
-use qlib::control::OwnNamespaces;
+use qlib::control::{FurtherNamespaces, Whose};
 
 use super::bundle::{self, Bundle};
 use super::rootless;
@@ -66,9 +66,14 @@ pub fn first_of(bundle: &Bundle, id: &str, store: &Store) -> Option<(Entry, Stat
 /// The status of a container: one is paused when the first one of its pod is, whose kernel it
 /// shares.
 pub fn status(state: &State, store: &Store) -> Status {
-    match state.status() {
+    shown(state.status(), state, store)
+}
+
+/// The same of one that has status `own` by itself.
+pub fn shown(own: Status, state: &State, store: &Store) -> Status {
+    match own {
         Status::Running if is_held(state, store) => Status::Paused,
-        status => status,
+        own => own,
     }
 }
 
@@ -89,8 +94,8 @@ pub struct Joined {
     pub mounts: OwnedFd,
     /// Its user namespace, if it has one of its own.
     pub users: Option<OwnedFd>,
-    /// The namespaces that the container does not share.
-    pub own: OwnNamespaces,
+    /// Whose namespaces the container is in.
+    pub namespaces: FurtherNamespaces,
 }
 
 impl Joined {
@@ -99,7 +104,7 @@ impl Joined {
     /// # Errors
     /// When the first container does not run, or the configuration asks for something else than it
     /// has.
-    pub fn new((entry, state): (Entry, State), bundle: &Bundle) -> Result<Joined> {
+    pub fn new((entry, state): (Entry, State), bundle: &Bundle, store: &Store) -> Result<Joined> {
         let first = &state.id;
         if rootless::is_needed() {
             bail!("containers of ordinary users cannot share a kernel: make pod {first} separate");
@@ -124,7 +129,7 @@ impl Joined {
         } else {
             Some(open("user")?)
         };
-        let own = own_namespaces(bundle, first, Path::new(&dir))?;
+        let namespaces = namespaces(bundle, &state, Path::new(&dir), store)?;
         if let Some((name, _)) = of(&bundle.spec).first_key_value() {
             bail!(
                 "sysctl {name} is the pod's, whose kernel the container shares: give it to {first}"
@@ -134,20 +139,44 @@ impl Joined {
         if state.sandbox()?.is_none() {
             bail!("the first container of pod {first} has ended");
         }
-        Ok(Joined { entry, state, mounts, users, own })
+        Ok(Joined { entry, state, mounts, users, namespaces })
     }
 }
 
-/// The namespaces that a container has of its own in the pod of `first`, whose sandbox process has
-/// those in `dir`. What it joins must be there.
-fn own_namespaces(bundle: &Bundle, first: &str, dir: &Path) -> Result<OwnNamespaces> {
-    let mut own = OwnNamespaces::default();
+/// The number of the further container of the pod of `first` that `path` names a namespace of, as
+/// `/proc/PID/ns/NAME` with the process that stands for it: to the host that process has the
+/// namespaces of others.
+fn named(path: &Path, name: &str, first: &State, store: &Store) -> Option<u32> {
+    let text = path.to_str()?.strip_prefix("/proc/")?.strip_suffix(name)?.strip_suffix("/ns/")?;
+    let pid: i32 = text.parse().ok().filter(|pid| *pid != first.pid)?;
+    // Not "+7", nor "007": there is no such file.
+    if pid.to_string() != text {
+        return None;
+    }
+    let is_it = |state: &State| {
+        state.pid == pid
+            && state.pod.as_ref() == Some(&first.id)
+            && state.status() == Status::Running
+    };
+    let found = store.list().ok()?.into_iter().find(|(_, state)| is_it(state));
+    found.map(|(_, state)| state.process.container)
+}
+
+/// Whose namespaces a container is in, in the pod of `first`, whose sandbox process has those in
+/// `dir`. What it joins must be there.
+fn namespaces(
+    bundle: &Bundle,
+    first: &State,
+    dir: &Path,
+    store: &Store,
+) -> Result<FurtherNamespaces> {
+    let mut whose = FurtherNamespaces::default();
     let mut has_network = false;
     for namespace in bundle.namespaces() {
         let (name, place) = match namespace.typ() {
-            LinuxNamespaceType::Ipc => ("ipc", Some(&mut own.ipc)),
-            LinuxNamespaceType::Pid => ("pid", Some(&mut own.pid)),
-            LinuxNamespaceType::Uts => ("uts", Some(&mut own.uts)),
+            LinuxNamespaceType::Ipc => ("ipc", Some(&mut whose.ipc)),
+            LinuxNamespaceType::Pid => ("pid", Some(&mut whose.pid)),
+            LinuxNamespaceType::Uts => ("uts", Some(&mut whose.uts)),
             LinuxNamespaceType::Network => {
                 has_network = true;
                 ("net", None)
@@ -155,23 +184,28 @@ fn own_namespaces(bundle: &Bundle, first: &str, dir: &Path) -> Result<OwnNamespa
             // Those of mounts and cgroups are its own in any case.
             _ => continue,
         };
-        match (namespace.path().as_ref().filter(|p| !p.as_os_str().is_empty()), place) {
-            (None, Some(own)) => *own = true,
-            (Some(path), _) if is_same_file(path, &dir.join(name))? => {}
+        let path = namespace.path().as_ref().filter(|p| !p.as_os_str().is_empty());
+        let other = path.and_then(|path| named(path, name, first, store));
+        match (path, place) {
+            (None, Some(whose)) => *whose = Whose::Own,
+            (Some(_), Some(whose)) if let Some(other) = other => *whose = Whose::Of(other),
+            (Some(path), _) if other.is_some() || is_same_file(path, &dir.join(name))? => {}
             _ => bail!(
                 "linux.namespaces has another {name} namespace than the pod: its containers share \
-                a kernel, so give the path of that of the pod's sandbox process, {}/{name}",
+                a kernel, so give the path of that of the pod's sandbox process, {}/{name}, or of \
+                the process of another of its containers",
                 dir.display()
             ),
         }
     }
     if !has_network && !is_same_file(Path::new("/proc/self/ns/net"), &dir.join("net"))? {
         bail!(
-            "the container is to have the host's network, and pod {first}, whose kernel it shares, \
-            has not"
+            "the container is to have the host's network, and pod {}, whose kernel it shares, has \
+            not",
+            first.id
         );
     }
-    Ok(own)
+    Ok(whose)
 }
 
 /// Refuses of a container whose kernel others share what is for all of them.

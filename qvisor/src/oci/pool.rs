@@ -25,7 +25,7 @@ use super::create::{self, Begun, Created, Origin};
 use super::error::ContainerError;
 use super::state::{Entry, State, Store};
 use super::template::{self, Template};
-use super::{checkpoint, info, life, run, wait, wire};
+use super::{checkpoint, durable, info, life, run, wait, wire};
 use crate::console;
 use crate::image::Manifest;
 use crate::sandbox::hostcall::image::STREAMS;
@@ -241,7 +241,7 @@ impl Supervisor<'_> {
     fn begin(&mut self) -> Result<()> {
         self.made += 1;
         let id = format!("pool-{}-{}-{}", self.template.name, std::process::id(), self.made);
-        let image = Origin::new(&self.template.files, self.manifest);
+        let image = Origin::new(&self.template.files, self.manifest)?;
         let streams = Some(self.streams.each_ref().map(AsFd::as_fd));
         let request =
             create::Request::of_image(self.global, &id, self.bundle, image, &self.signals);
@@ -372,7 +372,7 @@ pub fn run_ready(
 ) -> Result<Option<i32>> {
     let create = &options.run.create;
     run::check(global, create)?;
-    let signals = console::catch_signals()?;
+    let signals = run::signals(options.run.detach)?;
     let taken = match take(store, name, options) {
         Ok(taken) => taken,
         Err(e) if e.is::<ContainerError>() => return Err(e),
@@ -387,7 +387,7 @@ pub fn run_ready(
         if let Some(path) = &create.pid_file {
             create::write_pid_file(path, state.pid)?;
         }
-        life::go_on(store, &entry.id, init, &setup)?.finish()
+        life::go_on(store, &entry.id, (init, None), &setup)?.finish()
     };
     if let Err(e) = begin() {
         if let Some(path) = &create.pid_file {
@@ -402,8 +402,8 @@ pub fn run_ready(
     }
     let state = entry.load()?;
     if let Some(pidfd) = state.sandbox()? {
-        console::attend(pidfd.as_fd(), &signals, None, |signal| {
-            run::forward(&entry, state.init, signal, None, global.timeout)
+        console::attend(pidfd.as_fd(), &signals, None, |signo| {
+            run::forward(&entry, state.init, signo, None, global.timeout)
         })?;
     }
     let status = wait::end_of_container(&entry, &state)?;
@@ -422,6 +422,7 @@ fn take(store: &Store, name: &str, options: &cli::RunAny) -> Result<Taken> {
     if entry.dir.exists() {
         return Err(exists().into());
     }
+    durable::check_free(&entry)?;
     if create.console_socket.is_some() {
         bail!("those of a pool have no terminal");
     }

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use qlib::control::{Reply, Request};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -34,6 +34,14 @@ pub fn rollback(store: &Store, options: &cli::Rollback, global: &Global) -> Resu
     }
     let image = Files::open(&dir)?;
     let manifest = image.check()?;
+    // Its sockets are known by numbers that the host has given them, and its clocks go on.
+    ensure!(
+        manifest.host.is_of_this_boot()?,
+        "the snapshot {} was made before the host was booted: quark restore --image-path {} makes \
+         a container of it",
+        options.name,
+        dir.display()
+    );
     let bundle = checkpoint::own_bundle(&state)?;
     checkpoint::check_bundle(&dir, &manifest, &bundle)?;
     let _lock = entry.lock()?;

@@ -14,13 +14,14 @@ use super::checkpoint;
 use super::cli::{self, Global};
 use super::client::{ANSWER_TIMEOUT, Connection, Refused};
 use super::create::{self, Created, Origin, check_global, create};
+use super::durable;
+use super::error::ContainerError;
 use super::life;
 use super::moment::{self, Moment};
 use super::state::{Entry, Status, Store};
 use super::view::View;
 use crate::console::{self, Pty};
 use crate::image::Manifest;
-use crate::image::files::Files;
 use crate::image::packed;
 use crate::image::seal::Key;
 
@@ -66,7 +67,7 @@ fn make(
 ) -> Result<i32> {
     check(global, &options.create)?;
     let pty = terminal(bundle, options.create.console_socket.as_deref(), options.detach)?;
-    let signals = console::catch_signals()?;
+    let signals = signals(options.detach)?;
     // A terminal that is handed over is somebody else's.
     let attended = !options.detach && options.create.console_socket.is_none();
     let request = request(global, &options.create, bundle, pty.as_ref(), &signals, attended);
@@ -103,6 +104,9 @@ fn make(
 /// # Errors
 /// With nothing left behind.
 pub fn restore_command(global: &Global, options: &cli::Restore) -> Result<i32> {
+    if options.durable {
+        return restore_durable(global, options);
+    }
     let dir = std::path::absolute(&options.image_path)?;
     let key = options.key_file.as_deref().map(Key::read).transpose()?;
     let image = packed::find(&dir, key.as_ref())?;
@@ -111,7 +115,42 @@ pub fn restore_command(global: &Global, options: &cli::Restore) -> Result<i32> {
     if options.new_network {
         bundle.set_new_network();
     }
-    make_again(global, (&options.run, options.background), &bundle, &image, &manifest)
+    let image = (Origin::new(&image, &manifest)?, &manifest);
+    make_again(global, (&options.run, options.background), &bundle, image)
+}
+
+/// `quark restore --durable`; the exit code.
+fn restore_durable(global: &Global, options: &cli::Restore) -> Result<i32> {
+    let store = Store::new(&global.root)?;
+    let entry = store.entry(&options.run.create.id)?;
+    life::remove_abandoned(&entry);
+    if entry.load().is_ok_and(|state| state.status() != Status::Stopped) {
+        return Err(ContainerError::Exists(entry.id).into());
+    }
+    let durable = durable::open(&entry)?;
+    let manifest = durable.files.check()?;
+    let given = options.bundle_given.then_some(&options.run.create.bundle);
+    let mut bundle = Bundle::load(given.unwrap_or(&durable.bundle))?;
+    if options.new_network {
+        bundle.set_new_network();
+    }
+    make_way(&entry)?;
+    let image = Origin { goes_on: true, ..Origin::new(&durable.files, &manifest)? };
+    make_again(global, (&options.run, options.background), &bundle, (image, &manifest))
+}
+
+/// Removes what is left of a container that goes on elsewhere, where the state directory has
+/// outlived the boot, too.
+fn make_way(entry: &Entry) -> Result<()> {
+    // Where there is nothing, or somebody changes it, who claims the ID finds out more.
+    let Ok(_lock) = entry.lock() else { return Ok(()) };
+    match entry.load() {
+        Ok(state) if state.status() != Status::Stopped || entry.has_owner() => {
+            Err(ContainerError::Exists(entry.id.clone()).into())
+        }
+        Ok(state) => life::destroy_but_durable(entry, &state),
+        Err(_) => Ok(()),
+    }
 }
 
 /// Makes a container of an image that has been checked, whose rest is read ahead of use or not, and
@@ -123,14 +162,18 @@ pub(super) fn make_again(
     global: &Global,
     (options, background): (&cli::Run, bool),
     bundle: &Bundle,
-    image: &Files,
-    manifest: &Manifest,
+    (image, manifest): (Origin<'_>, &Manifest),
 ) -> Result<i32> {
-    checkpoint::check_bundle(&image.dir, manifest, bundle)?;
+    checkpoint::check_bundle(&image.files.dir, manifest, bundle)?;
     life::remove_abandoned(&Store::new(&global.root)?.entry(&options.create.id)?);
-    let image = Some(Origin::new(image, manifest));
-    make(global, options, bundle, (image, background), |store, created| {
-        life::go_on(store, &created.state.id, manifest.container.init, &created.setup)?.finish()?;
+    make(global, options, bundle, (Some(image), background), |store, created| {
+        let note = image.goes_on.then(|| durable::note(&created.entry)).transpose()?;
+        let init = (manifest.container.init, note);
+        life::go_on(store, &created.state.id, init, &created.setup)?.finish()?;
+        // Unless it is about to be kept anew.
+        if let (true, Ok(_lock)) = (image.goes_on, created.entry.try_lock()) {
+            created.entry.forget_void();
+        }
         Ok(None)
     })
 }
@@ -157,7 +200,7 @@ pub fn do_command(global: &Global, options: &cli::Do) -> Result<i32> {
     // Who runs a command wants Ctrl-C, a hang-up and SIGTERM to end it, and has no init that would.
     bundle.process.default_actions = true;
     let pty = terminal.then(|| Pty::open(console::window(std::io::stdin()))).transpose()?;
-    let signals = console::catch_signals()?;
+    let signals = console::catch_all_signals()?;
     sweep(&Store::new(&global.root)?);
     let id = format!("do-{}", std::process::id());
     let request = create::Request {
@@ -205,12 +248,18 @@ fn sweep(store: &Store) {
             // The sandbox gets SIGKILL a moment after the command's own end.
             Ok(state) if state.status() != Status::Stopped && state.pid != 0 => continue,
             Ok(state) => life::destroy(&entry, &state),
-            Err(_) => entry.remove(),
+            Err(_) => entry.remove().map(drop),
         };
         if let Err(e) = removed {
             tracing::warn!("left by an earlier command: {e:#}");
         }
     }
+}
+
+/// Catches the signals that are the container's if this command stays with it, and else those that
+/// end the command.
+pub(super) fn signals(detached: bool) -> Result<SignalFd> {
+    if detached { console::catch_signals() } else { console::catch_all_signals() }
 }
 
 pub(super) fn check(global: &Global, options: &cli::Create) -> Result<()> {
@@ -272,11 +321,11 @@ fn hand_over(pty: Option<&Pty>, options: &cli::Create) -> Result<()> {
     }
 }
 
-/// Takes back a container that was made.
+/// Takes back a container that was made. What it was to go on from, it can still go on from.
 pub(super) fn undo(mut created: Created) {
     created.child.kill().ok();
     created.child.wait().ok();
-    if let Err(e) = life::destroy(&created.entry, &created.state) {
+    if let Err(e) = life::destroy_but_durable(&created.entry, &created.state) {
         tracing::warn!("{e:#}");
     }
 }
@@ -304,8 +353,18 @@ fn stay(
     let state = entry.load()?;
     // Only the guest holds the other end now, so that it shows when it is closed.
     let master: Option<OwnedFd> = pty.map(|p| p.master);
-    let attended = console::attend(child.pidfd(), signals, master.as_ref(), |signal| {
-        forward(&entry, state.init, signal, master.as_ref(), timeout)
+    let attended = console::attend(child.pidfd(), signals, master.as_ref(), |signo| {
+        forward(&entry, state.init, signo, master.as_ref(), timeout)?;
+        // The command stops then, as one without a sandbox: the shell waits for that. Its programs
+        // are a session of their own, in which nobody could have one go on, and so do not.
+        if how == Stay::Do && signo == libc::SIGTSTP && master.is_none() {
+            let timeout = timeout.unwrap_or(ANSWER_TIMEOUT);
+            let order = |request| Connection::open(&entry, timeout)?.order(&request);
+            order(Request::Pause)?;
+            nix::sys::signal::raise(Signal::SIGSTOP).context("stopping")?;
+            order(Request::Resume)?;
+        }
+        Ok(())
     });
     match attended {
         Err(e) if how == Stay::Do => {
@@ -334,17 +393,17 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub fn forward(
     entry: &Entry,
     pid: u32,
-    signal: Signal,
+    signo: i32,
     master: Option<&OwnedFd>,
     timeout: Option<Duration>,
 ) -> Result<()> {
-    let request = if signal == Signal::SIGWINCH {
+    let request = if signo == libc::SIGWINCH {
         let Some(master) = master else { return Ok(()) };
         let (rows, cols) = console::window(std::io::stdin());
         console::set_window(master, (rows, cols));
         Request::Resize { pid, rows, cols }
     } else {
-        Request::Signal { pid, all: false, signo: signal as u32 }
+        Request::Signal { pid, all: false, signo: signo.unsigned_abs() }
     };
     let timeout = timeout.unwrap_or(ANSWER_TIMEOUT);
     let sent = Connection::open_interruptible(entry, timeout, PATIENCE)
@@ -360,7 +419,8 @@ pub fn forward(
         return Ok(());
     }
     let is_answer = refused.is_some();
-    if console::asks_to_end(signal) && !is_answer {
+    let signal = console::signal_name(signo);
+    if console::asks_to_end(signo) && !is_answer {
         return Err(e.context(format!("signal {signal} not passed on")));
     }
     tracing::warn!("signal {signal} not passed on: {e:#}");

@@ -6,8 +6,6 @@
 //! it. It has them in place of what its configuration mounts there.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +19,8 @@ use crate::image::tree;
 use crate::image::write::Tree;
 
 const ANNOTATION: &str = "io.quark.rw-dirs";
+/// The directory of them all.
+const KIND: &str = "rw-dirs";
 
 /// Those of a container that is saved: what the command line and its annotation name, and those of
 /// which it has copies already.
@@ -98,19 +98,12 @@ pub fn give(entry: &Entry, image: &Files, names: &[String], mounts: &mut [Mount]
 impl Entry {
     /// The directory of its own copies, by number, which may not be there.
     pub fn rw_dirs(&self) -> PathBuf {
-        self.kept("rw-dirs")
+        self.kept(KIND)
     }
 
     /// Removes them.
     pub fn forget_rw_dirs(&self) {
-        let dir = self.rw_dirs();
-        match tree::remove(&dir) {
-            Ok(()) => {
-                dir.ancestors().skip(1).take_while(|dir| fs::remove_dir(dir).is_ok()).count();
-            }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => tracing::warn!("removing {}: {e}", dir.display()),
-        }
+        self.forget_kept(KIND, tree::remove);
     }
 }
 

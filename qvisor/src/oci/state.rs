@@ -17,13 +17,14 @@ use anyhow::{Context, Result, anyhow, bail};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use oci_spec::runtime::Hooks;
-use qlib::control::ProcessSpec;
+use qlib::control::{ProcessSpec, RootLayer};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 use super::error::{ContainerError, MAX_ID_BYTES};
 use crate::cgroup::Cgroup;
+use crate::image::host::ClockShift;
 use crate::platform::PlatformKind;
 use crate::sandbox::ended::{self, Ended, Incidents, RECORD_BYTES};
 
@@ -33,10 +34,15 @@ pub const DEFAULT_ROOT: &str = "/run/quark";
 const IMAGES: &str = "/var/lib/quark";
 /// The control socket's name in a container's directory.
 pub const CONTROL_SOCKET: &str = "control.sock";
+/// The file in a container's directory that is locked by the command that changes the container.
+const LOCK: &str = "lock";
 /// The file in a container's directory in which the sandbox records how it ended.
 const ENDED: &str = "ended";
 /// The file in a container's directory that is locked by the command that stays with the container.
 const OWNER_LOCK: &str = "owner.lock";
+/// The file in a container's directory that tells whoever makes the container that it is to be
+/// deleted.
+const DOOM: &str = "doom";
 /// The file in a state directory by which wakes wait for each other; no container can have this
 /// name.
 const WAKE_PLACES: &str = "wakes:places";
@@ -50,6 +56,8 @@ const MAX_STATE: u64 = 64 << 20;
 /// How long to wait for another command that changes the same container: longer than one waits for
 /// its sandbox.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(90);
+/// How often to remove a directory in which others still make files.
+const REMOVALS: usize = 1000;
 /// How often to look whether it has ended.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -72,6 +80,14 @@ pub fn default_root() -> PathBuf {
 /// The absolute path that a variable of the environment has.
 fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+/// The path without symbolic links, as far as it is there.
+fn real(path: &Path) -> PathBuf {
+    match (fs::canonicalize(path), path.parent(), path.file_name()) {
+        (Err(_), Some(parent), Some(name)) => real(parent).join(name),
+        (found, ..) => found.unwrap_or_else(|_| path.to_owned()),
+    }
 }
 
 /// Makes a directory, and those that it lies in, for nobody else.
@@ -165,9 +181,15 @@ pub struct State {
     /// How its guest code runs.
     #[serde(default)]
     pub platform: PlatformKind,
-    /// What it writes to its root goes to a layer in guest memory.
+    /// Where its files are in the sandbox of its pod, if it shares that ([`super::hub`]).
     #[serde(default)]
-    pub is_overlaid: bool,
+    pub hub: Option<String>,
+    /// The layer that what it writes to its root goes to.
+    #[serde(default)]
+    pub layer: Option<RootLayer>,
+    /// How its clocks are shifted.
+    #[serde(default)]
+    pub clocks: ClockShift,
     /// The volumes of which it has copies of its own ([`super::rw_dirs`]).
     #[serde(default)]
     pub rw_dirs: Vec<String>,
@@ -275,7 +297,9 @@ impl Store {
             false => variable("XDG_DATA_HOME").or_else(home).map(|dir| dir.join("quark/images")),
         };
         let dir = dir.unwrap_or_else(|| self.root.join(".images"));
-        dir.join(self.root.strip_prefix("/").unwrap_or(&self.root))
+        // By whatever path the state directory is given.
+        let root = real(&self.root);
+        dir.join(root.strip_prefix("/").unwrap_or(&root))
     }
 
     /// The state directory.
@@ -351,38 +375,32 @@ impl Store {
         self.check()
     }
 
-    /// Claims an ID by making its directory.
+    /// Claims an ID, by making its directory, for as long as the calling process keeps the second
+    /// part of the result: when that is dropped, or the process ends in whatever way and at
+    /// whatever moment, [`Entry::is_abandoned`] is true.
     ///
     /// # Errors
     /// When the ID is invalid or in use, or the directory cannot be made.
-    pub fn claim(&self, id: &str) -> Result<Entry> {
-        let entry = self.entry(id)?;
-        self.make()?;
-        match DirBuilder::new().mode(0o700).create(&entry.dir) {
-            Ok(()) => Ok(entry.made_anew()),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                Err(ContainerError::Exists(id.to_owned()).into())
-            }
-            Err(e) => Err(e).with_context(|| format!("creating {}", entry.dir.display())),
-        }
-    }
-
-    /// Claims an ID for as long as the calling process keeps the second part of the result: when
-    /// that is dropped, or the process ends in whatever way and at whatever moment,
-    /// [`Entry::is_abandoned`] is true.
-    ///
-    /// # Errors
-    /// Those of [`Store::claim`].
     pub fn claim_as_owner(&self, id: &str) -> Result<(Entry, Flock<File>)> {
         let entry = self.entry(id)?;
         self.make()?;
+        for _ in 0..16 {
+            if let Some(lock) = self.try_claim(&entry)? {
+                return Ok((entry.clone(), lock));
+            }
+        }
+        Err(ContainerError::Exists(id.to_owned()).into())
+    }
+
+    /// As [`Store::claim_as_owner`]; `None` if somebody took away what was to become the directory.
+    fn try_claim(&self, entry: &Entry) -> Result<Option<Flock<File>>> {
+        let id = &entry.id;
         // It gets the ID's name with the lock in it. Who is killed before leaves what the next one
-        // takes; no ID has a colon.
-        let unseen = self.root.join(format!("new:{id}"));
+        // takes, or `delete` removes; no ID has a colon.
+        let unseen = self.unseen(id);
         let exists = || ContainerError::Exists(id.to_owned());
         let at = |e: io::Error| match e.kind() {
-            // Others who claim the same ID are faster.
-            io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists => exists().into(),
+            io::ErrorKind::AlreadyExists => exists().into(),
             _ => anyhow::Error::new(e).context(format!("creating {}", entry.dir.display())),
         };
         match DirBuilder::new().mode(0o700).create(&unseen) {
@@ -390,22 +408,51 @@ impl Store {
             _ => {}
         }
         let path = unseen.join(OWNER_LOCK);
+        let is_gone = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
         let file = own(OpenOptions::new().write(true).create(true).truncate(false)).open(&path);
-        let lock = match Flock::lock(file.map_err(at)?, FlockArg::LockExclusiveNonblock) {
+        let file = match file {
+            Err(e) if is_gone(&e) => return Ok(None),
+            other => other.map_err(at)?,
+        };
+        let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => lock,
-            Err((_, Errno::EWOULDBLOCK)) => return Err(exists().into()),
+            // Others claim the same ID, or look whether what is there was left by somebody.
+            Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
             Err((_, e)) => return Err(e).with_context(|| format!("locking {}", path.display())),
         };
         let inode = lock.metadata().map_err(at)?.ino();
-        if fs::metadata(&path).map_err(at)?.ino() != inode {
-            return Err(exists().into());
+        match fs::metadata(&path) {
+            Ok(metadata) if metadata.ino() == inode => {}
+            Ok(_) => return Err(exists().into()),
+            Err(e) if is_gone(&e) => return Ok(None),
+            Err(e) => return Err(at(e)),
         }
         let named = renameat_with(CWD, &unseen, CWD, &entry.dir, RenameFlags::NOREPLACE);
-        if let Err(e) = named {
-            fs::remove_dir_all(&unseen).map_err(at)?;
-            return Err(at(e.into()));
+        match named.map_err(io::Error::from) {
+            Ok(()) => Ok(Some(lock)),
+            Err(e) if is_gone(&e) => Ok(None),
+            Err(e) => {
+                fs::remove_dir_all(&unseen).map_err(at)?;
+                Err(at(e))
+            }
         }
-        Ok((entry.made_anew(), lock))
+    }
+
+    /// What is to become the directory of `id`.
+    fn unseen(&self, id: &str) -> PathBuf {
+        self.root.join(format!("new:{id}"))
+    }
+
+    /// Removes what somebody left who was killed while claiming `id`.
+    pub fn remove_unseen(&self, id: &str) {
+        let unseen = self.unseen(id);
+        // Without a lock it is of one who has come no further, or is about to.
+        if fs::remove_dir(&unseen).is_err()
+            && let Ok(file) = File::open(unseen.join(OWNER_LOCK))
+            && let Ok(_lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock)
+        {
+            fs::remove_dir_all(&unseen).ok();
+        }
     }
 
     /// The directory that `id` has or would have.
@@ -501,9 +548,10 @@ pub fn recorded(file: File) -> (Option<Ended>, Option<Incidents>) {
     ended::parse(&bytes)
 }
 
-/// A file of a container's directory: no other user's business, and no way out by a link.
-fn own(options: &mut OpenOptions) -> &mut OpenOptions {
-    options.mode(0o600).custom_flags(libc::O_NOFOLLOW)
+/// A file of a directory of a container: no other user's business, and no way out by a link. What
+/// lies in its place (a FIFO) holds nobody up.
+pub(super) fn own(options: &mut OpenOptions) -> &mut OpenOptions {
+    options.mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
 }
 
 impl Entry {
@@ -520,8 +568,13 @@ impl Entry {
 
     /// Removes its snapshots.
     pub fn forget_snapshots(&self) {
-        let dir = self.snapshots();
-        match fs::remove_dir_all(&dir) {
+        self.forget_kept("snapshots", |dir| fs::remove_dir_all(dir));
+    }
+
+    /// Has `remove` remove what is [kept](Entry::kept) of this kind.
+    pub(super) fn forget_kept(&self, kind: &str, remove: fn(&Path) -> io::Result<()>) {
+        let dir = self.kept(kind);
+        match remove(&dir) {
             // And what was for them, up to where others are.
             Ok(()) => {
                 dir.ancestors().skip(1).take_while(|dir| fs::remove_dir(dir).is_ok()).count();
@@ -583,20 +636,31 @@ impl Entry {
         own(OpenOptions::new().read(true)).open(self.dir.join(ENDED))
     }
 
+    /// Keeps other commands from changing this container while the result lives, if none does.
+    ///
+    /// # Errors
+    /// When one does, or there is no such container.
+    pub fn try_lock(&self) -> io::Result<Flock<File>> {
+        try_lock(&self.dir.join(LOCK))
+    }
+
     /// Waits until no other command changes this container, and keeps them away while the result
     /// lives.
     ///
     /// # Errors
     /// [`ContainerError::NotExist`] when it is gone; when the other command takes too long.
     pub fn lock(&self) -> Result<Flock<File>> {
-        let path = self.dir.join("lock");
+        let path = self.dir.join(LOCK);
         let end = Instant::now() + LOCK_TIMEOUT;
         loop {
             if !self.dir.is_dir() {
                 return Err(ContainerError::NotExist(self.id.clone()).into());
             }
             let file = own(OpenOptions::new().write(true).create(true).truncate(false)).open(&path);
-            let file = file.with_context(|| format!("opening {}", path.display()))?;
+            let file = match file {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                other => other.with_context(|| format!("opening {}", path.display()))?,
+            };
             let inode = file.metadata()?.ino();
             let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => lock,
@@ -622,12 +686,13 @@ impl Entry {
         }
     }
 
-    /// This one, of which nothing is left that another of the same name had: one that went with
-    /// the host's memory.
-    fn made_anew(self) -> Self {
-        self.forget_snapshots();
+    /// Removes what another one of the same name has left that went with the host's memory.
+    /// `goes_on`: it is that one.
+    pub fn be_made(&self, goes_on: bool) {
+        if !goes_on {
+            self.forget_snapshots();
+        }
         self.forget_rw_dirs();
-        self
     }
 
     /// Says that the entry is nobody's own any more.
@@ -650,17 +715,51 @@ impl Entry {
         Flock::lock(file, FlockArg::LockSharedNonblock).is_ok()
     }
 
-    /// Removes the directory.
+    /// True if somebody who [owns](Store::claim_as_owner) the entry is there.
+    pub fn has_owner(&self) -> bool {
+        self.is_owned() && !self.is_abandoned()
+    }
+
+    /// Has whoever makes the container stop that.
     ///
     /// # Errors
-    /// Those of the file system.
-    pub fn remove(&self) -> Result<()> {
-        match fs::remove_dir_all(&self.dir) {
+    /// Those of the file system; there may be none.
+    pub fn doom(&self) -> Result<()> {
+        let path = self.dir.join(DOOM);
+        match own(OpenOptions::new().write(true).create(true).truncate(false)).open(&path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                Err(e).with_context(|| format!("removing {}", self.dir.display()))
+                Err(e).with_context(|| format!("creating {}", path.display()))
             }
             _ => Ok(()),
         }
+    }
+
+    /// True if [`Entry::doom`] was called.
+    pub fn is_doomed(&self) -> bool {
+        self.dir.join(DOOM).exists()
+    }
+
+    /// Removes the directory; whether it was there.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn remove(&self) -> Result<bool> {
+        // Others who have not seen that yet may make files in it: a lock, a state.
+        for _ in 0..REMOVALS {
+            match fs::remove_dir_all(&self.dir) {
+                Ok(()) => return Ok(true),
+                Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                    if !self.dir.exists() {
+                        return Ok(false);
+                    }
+                }
+                Err(e) => {
+                    return Err(e).with_context(|| format!("removing {}", self.dir.display()));
+                }
+            }
+        }
+        bail!("removing {}: files are made in it all the time", self.dir.display())
     }
 }
 
@@ -713,7 +812,7 @@ mod tests {
                 });
                 assert_eq!(won.len(), 1);
                 assert!(!won[0].0.is_abandoned());
-                assert!(store.claim(&id).is_err() && store.claim_as_owner(&id).is_err());
+                assert!(store.claim_as_owner(&id).is_err());
                 assert_eq!(store.entries("").len(), round + 1);
             }
             assert!(

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use oci_spec::runtime::{LinuxMemory, LinuxResources};
+use oci_spec::runtime::{LinuxMemory, LinuxPids, LinuxResources};
 use qlib::control::Request;
 use serde_json::{Map, Value, json};
 
@@ -14,8 +14,8 @@ use super::cli::Update;
 use super::client::Refused;
 use super::error::ContainerError;
 use super::info;
-use super::state::{Entry, Status, Store};
-use crate::cgroup::CgroupStats;
+use super::state::{Entry, State, Status, Store};
+use crate::cgroup::{Cgroup, CgroupStats};
 
 /// Sets limits of the container's cgroup. The guest has as much less memory, or more.
 ///
@@ -41,32 +41,62 @@ pub fn update(store: &Store, options: &Update, timeout: Option<Duration>) -> Res
     if state.pod.is_none() {
         check_limits(&resources, state.platform)?;
     }
+    let tasks = resources.pids().as_ref().map(LinuxPids::limit).filter(|limit| *limit != 0);
+    // Those of a pod are limited where its sandbox is.
+    let tasks = tasks.filter(|_| state.pod.is_none());
+    // One that is negative, or larger than this, is none.
+    let tasks = tasks.map(|limit| u32::try_from(limit).unwrap_or(0));
+    // It sees to a limit for longer than there is one, so that it never meets one unawares.
+    if let Some(limit @ 1..) = tasks {
+        tell_sandbox(&entry, limit, timeout);
+    }
+    set(&entry, &state, cgroup, &resources, timeout)?;
+    if tasks == Some(0) {
+        tell_sandbox(&entry, 0, timeout);
+    }
+    Ok(())
+}
+
+/// Has the sandbox refuse processes and threads that its cgroup has no room for.
+fn tell_sandbox(entry: &Entry, limit: u32, timeout: Option<Duration>) {
+    if let Err(e) = info::ask(entry, &Request::Tasks { limit }, timeout) {
+        tracing::warn!("the sandbox is not told of its limit of processes: {e:#}");
+    }
+}
+
+fn set(
+    entry: &Entry,
+    state: &State,
+    cgroup: &Cgroup,
+    resources: &LinuxResources,
+    timeout: Option<Duration>,
+) -> Result<()> {
     let limit = resources.memory().as_ref().and_then(LinuxMemory::limit).filter(|l| *l != 0);
-    let Some(limit) = limit else { return cgroup.set_limits(&resources) };
+    let Some(limit) = limit else { return cgroup.set_limits(resources) };
     // Negative: none.
     let limit = u64::try_from(limit).unwrap_or(u64::MAX);
     // Who does not answer has its limits set all the same.
-    let stats = info::stats(&entry, timeout).ok();
-    if state.pod.is_some() {
-        // What it holds is charged to the first container of its pod.
-        cgroup.set_limits(&resources)?;
-        return tell_guest(&entry, state.process.container, limit, timeout);
-    }
+    let stats = info::stats(entry, timeout).ok();
     let (.., old_limit, _) = cgroup.stats().memory;
     let container = state.process.container;
-    let tell = |limit| tell_guest(&entry, container, limit, timeout);
-    // The guest's is the lower one at every moment.
-    if limit < old_limit {
+    let tell = |limit| tell_guest(entry, container, limit, timeout);
+    // The guest's is the lower one at every moment; of a container that shares a kernel it is the
+    // only one that counts.
+    if limit < old_limit || state.pod.is_some() {
         tell(limit)?;
         let stored = || stats.as_ref().map_or(0, |stats| stats.memory.swapped_raw);
         // It has given back what it could.
-        let set =
-            check_need(limit, &cgroup.stats(), stored).and_then(|()| cgroup.set_limits(&resources));
+        let check = match &state.pod {
+            None => check_need(limit, &cgroup.stats(), stored),
+            // What it holds is charged to the first container of its pod.
+            Some(_) => Ok(()),
+        };
+        let set = check.and_then(|()| cgroup.set_limits(resources));
         return set.inspect_err(|_| {
             let _ = tell(old_limit);
         });
     }
-    cgroup.set_limits(&resources)?;
+    cgroup.set_limits(resources)?;
     tell(limit)
 }
 
@@ -120,6 +150,13 @@ fn check_need(limit: u64, now: &CgroupStats, stored: impl FnOnce() -> u64) -> Re
 }
 
 fn from_options(o: &Update) -> Result<LinuxResources> {
+    for (option, value) in
+        [("--l3-cache-schema", &o.l3_cache_schema), ("--mem-bw-schema", &o.mem_bw_schema)]
+    {
+        if value.as_deref().is_some_and(|value| !value.is_empty()) {
+            bail!("{option}: Intel's RDT is not supported; leave it out");
+        }
+    }
     let section = |fields: &[(&str, Value)]| {
         let set: Map<String, Value> = fields
             .iter()
@@ -139,6 +176,8 @@ fn from_options(o: &Update) -> Result<LinuxResources> {
         ("shares", json!(o.cpu_share)),
         ("cpus", json!(o.cpuset_cpus)),
         ("mems", json!(o.cpuset_mems)),
+        ("realtimePeriod", json!(o.cpu_rt_period)),
+        ("realtimeRuntime", json!(o.cpu_rt_runtime)),
     ]);
     let mut all = Map::new();
     for (name, value) in [

@@ -213,6 +213,7 @@ mod tests {
     use super::super::client::listen;
     use super::super::state::start_time;
     use super::*;
+    use crate::image::host::ClockShift;
 
     /// A container whose sandbox is this process.
     fn claim(store: &Store, id: &str) -> Entry {
@@ -229,7 +230,9 @@ mod tests {
             owner: String::new(),
             annotations: Default::default(),
             platform: PlatformKind::Process,
-            is_overlaid: false,
+            hub: None,
+            layer: None,
+            clocks: ClockShift::default(),
             rw_dirs: Vec::new(),
             is_shared: false,
             pod: None,
@@ -238,7 +241,7 @@ mod tests {
             process: ProcessSpec::default(),
             init: 1,
         };
-        let entry = store.claim(id).unwrap();
+        let entry = store.claim_as_owner(id).unwrap().0;
         entry.save(&state).unwrap();
         entry
     }

@@ -7,7 +7,7 @@ use qlib::control::{ContainerSpec, FIRST_CONTAINER, Reply, Request};
 use qlib::kvm::KvmInfo;
 use qlib::pagetable::USER_END;
 use qlib::platform::{ABI_VERSION, BOOT_MAGIC, BootInfo, PLATFORM_PROCESS};
-use qlib::{PAGE_SIZE, Va};
+use qlib::{Gpa, PAGE_SIZE, Va};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -164,6 +164,7 @@ pub(super) fn build(config: SandboxConfig) -> Result<Sandbox, BootError> {
     let request = match image {
         Some(Image { parts, files, .. }) => {
             host.put_back(&parts, files)?;
+            host.note_layer(container.root_layer);
             let ContainerSpec { hostname, memory_limit: limit, sleep, .. } = container;
             let hostname = Some(hostname);
             let background = config.background;
@@ -267,6 +268,8 @@ fn boot_info(host: &HostSide, loaded: &LoadedKernel, cpus: u32) -> Result<BootIn
         user_min: Va(0x1_0000),
         user_max: Va(USER_END.0 - PAGE_SIZE),
         vdso: Va(0),
+        vdso_bytes: 0,
+        vdso_copy: Gpa(0),
         hwcap: rustix::param::linux_hwcap().0 as u64,
         hwcap2: 0,
         fast_entry: Va(0),

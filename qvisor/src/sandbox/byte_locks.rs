@@ -58,8 +58,9 @@ fn record(kind: c_int, start: i64, len: i64) -> libc::flock {
     }
 }
 
-/// CLOCK_MONOTONIC, which all sandboxes share, in microseconds.
+/// CLOCK_REALTIME in microseconds: the clock that all sandboxes share, as some have another
+/// CLOCK_MONOTONIC (time_namespaces(7)). That it may be set changes an order, and nothing else.
 pub fn now_us() -> i64 {
-    let now = rustix::time::clock_gettime(ClockId::Monotonic);
+    let now = rustix::time::clock_gettime(ClockId::Realtime);
     now.tv_sec * 1_000_000 + now.tv_nsec / 1000
 }

@@ -46,7 +46,7 @@ const MAX_STREAMS: usize = 3;
 /// Among them one for each process of `exec`, and for each further container.
 const MAX_CONNECTIONS: usize = 256;
 const MAX_OUTSTANDING: usize = 256;
-/// With more no further container is made, so that commands find a place.
+/// With more no further container is made, and no process of exec, so that commands find a place.
 const MOST_HELD: usize = MAX_CONNECTIONS / 4 * 3;
 /// How long the sandbox's end waits for that of the processes that stand for processes of `exec`.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -284,6 +284,10 @@ impl ControlServer {
                 return Ok(());
             }
             Request::Written => return self.written(key, &socket, fds, dispatch),
+            Request::NoteWake => {
+                self.note_wake(key, &socket, fds);
+                return Ok(());
+            }
             Request::Adopt { layers } => {
                 self.adopt(key, &socket, &layers, fds);
                 return Ok(());
@@ -308,12 +312,21 @@ impl ControlServer {
             // What it was a copy of, may change.
             _ => self.held = None,
         }
+        if let Request::Tasks { limit } = request {
+            self.platform.limit_tasks(limit);
+            self.host.replies.answer(&socket, &Reply::Done);
+            return Ok(());
+        }
         if request == Request::Platform {
             self.host.replies.answer(&socket, &Reply::Platform(self.platform.stats()));
             return Ok(());
         }
-        if matches!(request, Request::Create(_)) && self.connections.len() > MOST_HELD {
-            let message = "the sandbox has too many containers and processes of exec".to_owned();
+        if matches!(request, Request::Create(_) | Request::Exec(_))
+            && self.connections.len() > MOST_HELD
+        {
+            let message = "the sandbox has as many containers and processes of exec as it may: \
+                           have some of them end first";
+            let message = message.to_owned();
             let reply = Reply::Error { errno: libc::EAGAIN, message };
             self.host.replies.answer(&socket, &reply);
             return Ok(());

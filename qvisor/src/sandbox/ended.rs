@@ -24,6 +24,9 @@ const REASON_BYTES: usize = 768;
 /// a process for a forbidden call.
 pub const ATTACK_STATUS: i32 = 128 + libc::SIGSYS;
 
+/// Why a sandbox ended whose first process the host killed, for want of memory or otherwise.
+pub const TAKEN_AWAY: &str = "the host killed its first process";
+
 static FILE: OnceLock<OwnedFd> = OnceLock::new();
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 static INCIDENTS: AtomicU64 = AtomicU64::new(0);
@@ -37,6 +40,9 @@ pub struct Ended {
     pub at_ns: u64,
     /// One line.
     pub reason: String,
+    /// Its first process was killed because memory was used up.
+    #[serde(default)]
+    pub out_of_memory: bool,
 }
 
 /// The last incident.
@@ -58,9 +64,19 @@ pub fn record_in(file: OwnedFd) {
 /// Records that the sandbox ends with `status`, and why. The first call counts: what follows from
 /// it is not the reason.
 pub fn ended(status: i32, reason: &str) {
+    record(status, false, reason);
+}
+
+/// As [`ended`], for its first process was killed because memory was used up.
+pub fn out_of_memory(status: i32, reason: &str) {
+    record(status, true, reason);
+}
+
+fn record(status: i32, out_of_memory: bool, reason: &str) {
     if !HAS_ENDED.swap(true, Ordering::AcqRel) {
         let mut line = Line::new();
-        write!(line, "{{\"status\":{status},\"at_ns\":{},\"reason\":\"", now_ns()).ok();
+        write!(line, "{{\"status\":{status},\"at_ns\":{},", now_ns()).ok();
+        write!(line, "\"out_of_memory\":{out_of_memory},\"reason\":\"").ok();
         line.finish(reason, 0);
     }
 }
@@ -83,9 +99,7 @@ pub fn ended_by_kernel(status: i32, why: u64) -> i32 {
         {
             (ATTACK_STATUS, "its first process attacked the sandbox (see incidents)")
         }
-        EXIT_TAKEN_AWAY if status == 128 + libc::SIGKILL => {
-            (status, "the host killed its first process")
-        }
+        EXIT_TAKEN_AWAY if status == 128 + libc::SIGKILL => (status, TAKEN_AWAY),
         EXIT_MEMORY_LOST => (status, "its memory could not be read back from the swap store"),
         _ => (status, "its program ended"),
     };
@@ -197,7 +211,7 @@ mod tests {
         assert_eq!(ended_by_kernel(137, EXIT_TAKEN_AWAY), ATTACK_STATUS);
         ended(70, "what follows");
         let kept = read().0.unwrap();
-        assert_eq!(kept.status, 159);
+        assert_eq!((kept.status, kept.out_of_memory), (159, false));
         assert!(kept.reason.contains("attacked"), "{kept:?}");
         assert_eq!(file.metadata().unwrap().len(), 2 * RECORD_BYTES as u64);
     }
@@ -208,6 +222,7 @@ mod tests {
         assert_eq!(parse(&[0xff; 5000]), (None, None));
         let mut bytes = br#"{"status":1,"at_ns":2,"reason":"a\nb\u001b[0m"}"#.to_vec();
         bytes.resize(RECORD_BYTES, b' ');
-        assert_eq!(parse(&bytes).0.unwrap().reason, "ab[0m");
+        let ended = parse(&bytes).0.unwrap();
+        assert_eq!((ended.reason.as_str(), ended.out_of_memory), ("ab[0m", false));
     }
 }

@@ -285,6 +285,9 @@ impl Mailbox {
         if let Request::Start(process) | Request::Exec(process) = request {
             host.grant(process.capabilities.iter().fold(0, |all, set| all | set));
         }
+        if let Request::Create(spec) = request {
+            host.note_layer(spec.root_layer);
+        }
         if let Request::Limit { container: FIRST_CONTAINER, limit } = request {
             host.note_limit(limit.guest);
         }

@@ -23,7 +23,9 @@ pub mod names;
 pub mod panic;
 pub mod platform;
 pub mod pressure;
+pub mod wake_note;
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -75,6 +77,14 @@ impl Sandbox {
             Reply::Done => Ok(()),
             other => Err(BootError::Confused(format!("{other:?}"))),
         }
+    }
+
+    /// Has its next wake noted in a file.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn note_wake(&self, file: OwnedFd) -> Result<(), BootError> {
+        self.host.wake_note.keep(file).map_err(refused("note the wake"))
     }
 
     /// Has one that was made of an image, and has not been woken, have other standard streams, the

@@ -99,4 +99,7 @@ pub trait Running: Send + Sync {
 
     /// What it counts, for `quark events --stats`.
     fn stats(&self) -> PlatformStats;
+
+    /// The sandbox's cgroup has so many tasks at most from now on, 0 for no limit.
+    fn limit_tasks(&self, limit: u32);
 }

@@ -36,15 +36,17 @@ pub struct Pressure {
     trigger: OwnedFd,
     pull: Pull,
     line: ByteLocks,
+    ahead_us: i64,
     /// The byte that it holds in the line.
     ticket: Mutex<Option<i64>, place::PressureTicket>,
 }
 
 impl Pressure {
-    /// `trigger` is set; `line` is open for writing and shared with nobody.
-    pub fn new(trigger: OwnedFd, pull: Pull, line: OwnedFd) -> Pressure {
+    /// `trigger` is set; `line` is open for writing and shared with nobody. The sandbox's
+    /// CLOCK_MONOTONIC is `ahead_us` microseconds ahead of that of the others.
+    pub fn new(trigger: OwnedFd, pull: Pull, line: OwnedFd, ahead_us: i64) -> Pressure {
         let (line, ticket) = (ByteLocks::new(line), Mutex::default());
-        Pressure { trigger, pull, line, ticket }
+        Pressure { trigger, pull, line, ahead_us, ticket }
     }
 
     /// Has the loop tell of the trigger from now on, or no longer.
@@ -58,11 +60,12 @@ impl Pressure {
     }
 
     /// Stands in the line, where it does not yet, as one that was used last at `used_us` of
-    /// CLOCK_MONOTONIC: how many others are before it, of whom [`MOST_BEFORE`] are counted.
+    /// its CLOCK_MONOTONIC: how many others are before it, of whom [`MOST_BEFORE`] are counted.
     /// ENOLCK when there is no place.
     pub(super) fn stand(&self, used_us: u64) -> Result<u64, Errno> {
         let mut ticket = self.ticket.lock();
         let used_us = i64::try_from(used_us).map_err(|_| Errno::INVAL)?;
+        let used_us = used_us.saturating_sub(self.ahead_us).max(0);
         let at = match *ticket {
             Some(at) => at,
             None => {
@@ -93,11 +96,15 @@ mod tests {
 
     impl File {
         fn part(&self) -> Pressure {
+            self.ahead(0)
+        }
+
+        fn ahead(&self, ahead_us: i64) -> Pressure {
             let mut options = std::fs::OpenOptions::new();
             let file = options.read(true).write(true).create(true).truncate(false);
             let line = file.open(&self.0).unwrap().into();
             let trigger = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK);
-            Pressure::new(trigger.unwrap(), Pull::Data, line)
+            Pressure::new(trigger.unwrap(), Pull::Data, line, ahead_us)
         }
     }
 
@@ -127,6 +134,8 @@ mod tests {
         parts[3].leave();
         assert_eq!(parts[1].stand(0), Ok(0));
         assert_eq!(parts[7].stand(0), Ok(2));
+        // Whose clock is ahead is as old as it is.
+        assert_eq!(file.ahead(1000).stand(1025), Ok(1));
         // Whoever dies is in nobody's way.
         drop(parts);
         assert_eq!(file.part().stand(1000), Ok(0));

@@ -27,7 +27,7 @@ pub struct Run {
 }
 
 impl Run {
-    fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.place + self.pages
     }
 }

@@ -14,12 +14,14 @@ mod file;
 pub mod kept;
 pub mod populate;
 mod slots;
+mod sums;
 #[cfg(test)]
 mod tests;
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -46,8 +48,8 @@ const BATCH_BYTES: u64 = 1 << 20;
 pub const STORE_DIR: &str = "/var/tmp";
 /// No store has more slots.
 const MAX_SLOTS: u64 = 1 << 32;
-/// Freed slots whose disk space is not given back yet: at most so many.
-const MAX_STALE: u64 = 1024;
+/// After so many slots have been freed disk space is given back.
+const MAX_FREED: u64 = 1024;
 
 /// Guest memory, as the store reaches it. Ranges that are not guest memory give EFAULT.
 pub trait PageMemory {
@@ -164,12 +166,14 @@ pub struct Stored {
     /// What the checksums are keyed with.
     pub seed: u64,
     /// Checksums of the slots in use, in runs: the first slot of each.
+    #[serde(with = "sums::of_runs")]
     pub swap: Vec<(u64, Vec<u32>)>,
     /// Files that are not written any more, by the slot that follows those in each, lowest first.
     pub layers: Vec<u64>,
     /// There is a file for the slots after those.
     pub own: bool,
     /// Checksums of the REAP file, if there is one.
+    #[serde(with = "sums::of_one")]
     pub reap: Option<Vec<u32>>,
 }
 
@@ -224,6 +228,8 @@ struct Inner {
     /// The slots below the floor, which others read too, and nobody writes any more. Lowest first.
     layers: Vec<Layer>,
     swap: Option<HiddenFile>,
+    /// Places in it that are being written to the disk.
+    on_their_way: Vec<Range<u64>>,
     slots: Slots,
     reap: Option<Reap>,
     /// The REAP file that is being written; takes the place of `reap` when it is whole.
@@ -258,6 +264,14 @@ impl Inner {
         let sums = stored.reap.clone();
         let reap = sums.map(|sums| Reap { file: HiddenFile::of(reap), sums });
         Ok(Inner { layers: layers.collect(), slots, reap, ..Inner::default() })
+    }
+
+    /// Waits for what is on its way to the disk.
+    fn settle(&mut self) -> Result<()> {
+        for place in std::mem::take(&mut self.on_their_way) {
+            self.swap.as_ref().map_or(Ok(()), |file| sync(file, &place))?;
+        }
+        Ok(())
     }
 
     /// Reads slots from `slot` on; false when a file ends before.
@@ -393,6 +407,7 @@ impl Store {
         });
         inner.reap = own_reap;
         inner.swap.take().into_iter().for_each(HiddenFile::give_up);
+        inner.on_their_way.clear();
         inner.slots.keep_below(end);
         let layer = |(end, file)| Layer { end, file: HiddenFile::of(Arc::new(file)) };
         inner.layers = layers.into_iter().map(layer).collect();
@@ -411,15 +426,44 @@ impl Store {
         self.quota_bytes.fetch_max(quota_bytes, Ordering::Relaxed);
     }
 
+    /// Lets it take so many bytes more than it may now.
+    pub fn raise_quota_by(&self, bytes: u64) {
+        let more = |quota: u64| Some(quota.saturating_add(bytes));
+        let _ = self.quota_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    }
+
     /// Writes the pages of `ranges` to the swap file; one slot number for each page, in order. The
     /// bytes have left for the disk, and no error was seen, when this returns.
     pub fn swap_out(&self, memory: &impl PageMemory, ranges: &[Segment]) -> Result<Vec<u64>> {
+        self.put_out(memory, ranges, true)
+    }
+
+    /// As [`Store::swap_out`], but the bytes may be on their way to the disk until more are written
+    /// like this, which waits for them.
+    pub fn swap_out_soon(&self, memory: &impl PageMemory, ranges: &[Segment]) -> Result<Vec<u64>> {
+        self.put_out(memory, ranges, false)
+    }
+
+    fn put_out(
+        &self,
+        memory: &impl PageMemory,
+        ranges: &[Segment],
+        waits: bool,
+    ) -> Result<Vec<u64>> {
         let pages = page_count(ranges)?;
         let mut inner = self.lock();
         self.check_quota(&inner, inner.next_reap.as_ref().or(inner.reap.as_ref()), pages)?;
-        let Inner { swap, slots, .. } = &mut *inner;
+        inner.settle()?;
+        let Inner { swap, slots, on_their_way, kept, .. } = &mut *inner;
         let file = opened(swap, &self.source)?;
-        let places = slots.choose(pages);
+        // Whoever makes an image may still write what the guest kept, where it was to be.
+        let places = match kept.swap.last() {
+            Some(last) => {
+                let first = slots.end().max(last.end());
+                std::iter::once(first..first + pages).collect()
+            }
+            None => slots.choose(pages),
+        };
         let mut sums = Vec::with_capacity(pages as usize);
         let mut cursor = Cursor::new(ranges);
         let written = (|| {
@@ -434,10 +478,7 @@ impl Store {
                     &mut sums,
                 )?;
             }
-            for place in &places {
-                file.sync(place.start * PAGE_SIZE, (place.end - place.start) * PAGE_SIZE)?;
-            }
-            Ok(())
+            places.iter().filter(|_| waits).try_for_each(|place| sync(file, place))
         })();
         if let Err(error) = written {
             for place in &places {
@@ -449,9 +490,17 @@ impl Store {
             }
             return Err(error);
         }
-        let numbers: Vec<u64> = places.into_iter().flatten().collect();
+        if !waits {
+            on_their_way.clone_from(&places);
+        }
+        let numbers: Vec<u64> = places.iter().cloned().flatten().collect();
         numbers.iter().zip(&sums).for_each(|(&slot, &sum)| slots.occupy(slot, sum));
-        slots.give_back(file);
+        if kept.swap.is_empty() {
+            slots.chosen(pages, &places);
+        }
+        if slots.are_many_free(0) {
+            slots.give_back(file);
+        }
         Ok(numbers)
     }
 
@@ -563,7 +612,7 @@ impl Store {
         }
         sorted.into_iter().for_each(|slot| inner.slots.vacate(slot));
         let Inner { swap: Some(file), slots, .. } = &mut *inner else { return Ok(()) };
-        if slots.stale() > MAX_STALE || slots.used() == 0 {
+        if slots.are_many_free(MAX_FREED) {
             slots.give_back(file);
         }
         Ok(())
@@ -608,6 +657,7 @@ impl Store {
         let mut next =
             inner.next_reap.take().ok_or(StoreError::BadRequest("no REAP file was begun"))?;
         next.file.sync(0, next.pages() * PAGE_SIZE)?;
+        inner.settle()?;
         next.sums.shrink_to_fit();
         inner.reap = Some(next);
         Ok(())
@@ -739,6 +789,11 @@ fn page_count(ranges: &[Segment]) -> Result<u64> {
         pages = pages.saturating_add(range.len / PAGE_SIZE);
     }
     Ok(pages)
+}
+
+/// Waits until these slots are on the disk ([`HiddenFile::sync`]).
+fn sync(file: &HiddenFile, place: &Range<u64>) -> Result<()> {
+    Ok(file.sync(place.start * PAGE_SIZE, (place.end - place.start) * PAGE_SIZE)?)
 }
 
 /// The file, made at its first use.

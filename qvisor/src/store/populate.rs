@@ -37,27 +37,45 @@ pub struct MappedRam {
 /// Makes huge pages behind the dense parts of `ranges`; how many. Ranges that are not RAM are
 /// ignored.
 pub fn populate(ram: MappedRam, ranges: &[Segment]) -> u64 {
-    if !(ram.base as u64).is_multiple_of(HUGE) {
-        return 0;
-    }
     let mut made = 0;
     for extent in dense(ram.bytes, ranges) {
-        let start = cpu_time();
-        // An extent without any page cannot be collapsed.
-        let at = ram.base + extent.0 as usize;
-        let done =
-            sys::populate(at, PAGE_SIZE as usize).and_then(|()| sys::collapse(at, HUGE as usize));
-        if let Err(error) = done {
-            tracing::debug!(%error, "no huge page for guest memory");
-            break;
-        }
-        made += 1;
-        if cpu_time().saturating_sub(start) > TOO_LONG {
+        match make_huge(ram, extent) {
+            Ok(Pace::Fast) => made += 1,
             // The next one would fare no better.
-            break;
+            Ok(Pace::Slow) => return made + 1,
+            Err(error) => {
+                tracing::debug!(%error, "no huge page for guest memory");
+                break;
+            }
         }
     }
     made
+}
+
+/// How long a huge page took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Less than small pages take.
+    Fast,
+    /// More than that.
+    Slow,
+}
+
+/// Makes a huge page behind an extent of RAM.
+///
+/// # Errors
+/// EINVAL for what is none; what the host says.
+pub fn make_huge(ram: MappedRam, extent: Gpa) -> std::io::Result<Pace> {
+    let is_in_ram = extent.0.checked_add(HUGE).is_some_and(|end| end <= ram.bytes);
+    if !(ram.base as u64 | extent.0).is_multiple_of(HUGE) || !is_in_ram {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    let start = cpu_time();
+    let at = ram.base + extent.0 as usize;
+    // An extent without any page cannot be collapsed.
+    sys::populate(at, PAGE_SIZE as usize)?;
+    sys::collapse(at, HUGE as usize)?;
+    Ok(if cpu_time().saturating_sub(start) > TOO_LONG { Pace::Slow } else { Pace::Fast })
 }
 
 /// The 2 MiB extents that `ranges` cover nearly.

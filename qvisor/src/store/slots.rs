@@ -11,6 +11,10 @@ use super::file::HiddenFile;
 
 /// Checksums in one piece of the table.
 const CHUNK: u64 = 1024;
+/// Free slots in a row whose disk space is given back at once. Shorter rows are, so many at a time:
+/// each is a call of the host, which takes as long for one page as for many.
+const MIN_PUNCH: u64 = 16;
+const SHORT_PUNCHES: usize = 32;
 /// A hole is filled when it takes so many pages of a request, or all that are left of it: a few
 /// long writes are better than many short ones.
 const MIN_HOLE: u64 = 32;
@@ -26,8 +30,14 @@ pub struct Slots {
     end: u64,
     /// Slots below it lie in files that are not written any more, and are not used again.
     floor: u64,
+    /// Below it no hole is long enough for a request that is not small.
+    full_below: u64,
     used_count: u64,
     stale_count: u64,
+    /// Free slots that have become so since disk space was last given back.
+    freed: u64,
+    /// Where short rows are looked for next.
+    next_short: u64,
 }
 
 /// A set of numbers: words of bits that are not zero, by their number.
@@ -40,9 +50,12 @@ impl Slots {
         self.used_count
     }
 
-    /// Free slots that may still take disk space.
-    pub fn stale(&self) -> u64 {
-        self.stale_count
+    /// True if disk space is to be given back, as more than `least` slots have become free since
+    /// that was done last: it is to look through all of them, so the more there are, the rarer.
+    pub fn are_many_free(&self, least: u64) -> bool {
+        const FEW: u64 = 8192;
+        let share = if self.stale_count > FEW { self.stale_count / 8 } else { 0 };
+        self.freed > least.max(share) || self.used_count == 0
     }
 
     /// All slots in use are below this one.
@@ -54,6 +67,9 @@ impl Slots {
     pub fn keep_below(&mut self, floor: u64) {
         self.floor = floor;
         self.end = self.end.max(floor);
+        // Those files are somebody else's to cut.
+        self.stale = Bits::default();
+        (self.stale_count, self.freed, self.next_short) = (0, 0, 0);
     }
 
     /// The checksums of the slots in use, in runs: the first slot of each.
@@ -66,8 +82,23 @@ impl Slots {
                 return runs;
             }
             at = self.used.next(false, start, self.end);
-            runs.push((start, (start..at).filter_map(|slot| self.sum(slot)).collect()));
+            runs.push((start, self.sums(start..at)));
         }
+    }
+
+    /// The checksums of these slots, which are in use.
+    fn sums(&self, slots: Range<u64>) -> Vec<u32> {
+        let mut sums = Vec::with_capacity((slots.end - slots.start) as usize);
+        let mut at = slots.start;
+        while at < slots.end {
+            let (piece, first) = (at / CHUNK, (at % CHUNK) as usize);
+            let count = (CHUNK as usize - first).min((slots.end - at) as usize);
+            if let Some(piece) = self.sums.get(&piece) {
+                sums.extend_from_slice(&piece[first..first + count]);
+            }
+            at += count as u64;
+        }
+        sums
     }
 
     /// True if one of these slots is in use.
@@ -86,7 +117,7 @@ impl Slots {
     pub fn choose(&self, pages: u64) -> Vec<Range<u64>> {
         let mut places = Vec::new();
         let mut left = pages;
-        let mut at = self.floor;
+        let mut at = if pages < MIN_HOLE { self.floor } else { self.floor.max(self.full_below) };
         while left > 0 && at < self.end {
             let start = self.used.next(false, at, self.end);
             at = self.used.next(true, start, self.end);
@@ -100,6 +131,14 @@ impl Slots {
             places.push(self.end..self.end + left);
         }
         places
+    }
+
+    /// Notes that `places` are in use, which [`Self::choose`] gave for so many pages.
+    pub fn chosen(&mut self, pages: u64, places: &[Range<u64>]) {
+        // The last place is at the end if no other was left.
+        if let Some(last) = places.last().filter(|last| pages >= MIN_HOLE && last.end == self.end) {
+            self.full_below = last.start;
+        }
     }
 
     /// Marks a free slot as in use.
@@ -126,7 +165,9 @@ impl Slots {
     /// Marks a slot in use as free.
     pub fn vacate(&mut self, slot: u64) {
         self.used_count -= u64::from(self.used.set(slot, false));
-        self.stale_count += u64::from(slot >= self.floor && self.stale.set(slot, true));
+        self.full_below = self.full_below.min(slot.saturating_sub(MIN_HOLE));
+        let is_new = u64::from(slot >= self.floor && self.stale.set(slot, true));
+        (self.freed, self.stale_count) = (self.freed + is_new, self.stale_count + is_new);
         let start = slot - slot % CHUNK;
         if !self.any(start..start + CHUNK) {
             self.sums.remove(&(slot / CHUNK));
@@ -142,16 +183,33 @@ impl Slots {
         if self.end < old_end {
             file.truncate(self.end * PAGE_SIZE);
         }
-        let mut at = 0;
-        while self.stale_count > 0 && at < self.end {
+        self.freed = 0;
+        self.stale_count -= self.stale.cut(self.end);
+        let (mut at, mut short) = (self.floor, Vec::new());
+        while at < self.end {
             let start = self.stale.next(true, at, self.end);
             at = self.stale.next(false, start, self.end);
-            if start < at {
-                file.punch(start * PAGE_SIZE, (at - start) * PAGE_SIZE);
+            match at - start {
+                0 => {}
+                len if len < MIN_PUNCH => {
+                    if start >= self.next_short && short.len() < SHORT_PUNCHES {
+                        short.push(start..at);
+                    }
+                }
+                _ => self.punch(file, start..at),
             }
         }
-        self.stale = Bits::default();
-        self.stale_count = 0;
+        // From the beginning again, if the end has been reached.
+        let is_end = short.len() < SHORT_PUNCHES;
+        self.next_short = short.last().filter(|_| !is_end).map_or(0, |last| last.end);
+        short.into_iter().for_each(|row| self.punch(file, row));
+    }
+
+    fn punch(&mut self, file: &HiddenFile, row: Range<u64>) {
+        file.punch(row.start * PAGE_SIZE, (row.end - row.start) * PAGE_SIZE);
+        for slot in row {
+            self.stale_count -= u64::from(self.stale.set(slot, false));
+        }
     }
 }
 
@@ -184,6 +242,18 @@ impl Bits {
             *self.0.entry(number).or_default() |= u64::MAX >> (64 - count) << shift;
             at += count;
         }
+    }
+
+    /// Clears the bits from `end` on: how many there were.
+    fn cut(&mut self, end: u64) -> u64 {
+        let mut above = self.0.split_off(&(end / 64));
+        let word = above.remove(&(end / 64)).unwrap_or(0);
+        let kept = word & !(u64::MAX << (end % 64));
+        if kept != 0 {
+            self.0.insert(end / 64, kept);
+        }
+        let gone = above.into_values().chain([word & !kept]);
+        gone.map(|word| u64::from(word.count_ones())).sum()
     }
 
     /// The first bit with `value` in `[at, end)`, else `end`.

@@ -178,6 +178,31 @@ fn freed_slots_are_used_again_and_give_their_space_back() {
     assert_eq!(store.swap_out(&memory, &[segment(0, 2)]).unwrap(), [0, 1]);
 }
 
+/// Holes that are too short for large requests are not looked through each time, but are found by
+/// small ones, and longer ones by all.
+#[test]
+fn holes_are_found_again() {
+    let mut slots = Slots::default();
+    let take = |slots: &mut Slots, pages: u64| {
+        let places = slots.choose(pages);
+        places.iter().cloned().flatten().for_each(|slot| slots.occupy(slot, 0));
+        slots.chosen(pages, &places);
+        places
+    };
+    assert_eq!(take(&mut slots, 200), vec![0..200]);
+    (50..60).for_each(|slot| slots.vacate(slot));
+    assert_eq!(take(&mut slots, 64), vec![200..264]);
+    (60..81).for_each(|slot| slots.vacate(slot));
+    assert_eq!(take(&mut slots, 64), vec![264..328], "31 are too few");
+    slots.vacate(81);
+    assert_eq!(take(&mut slots, 64), vec![50..82, 328..360]);
+    slots.vacate(7);
+    assert_eq!(take(&mut slots, 1), vec![7..8]);
+    (100..200).for_each(|slot| slots.vacate(slot));
+    assert_eq!(take(&mut slots, 64), vec![100..164]);
+    assert_eq!(take(&mut slots, 64), vec![164..200, 360..388]);
+}
+
 #[test]
 fn bad_requests_change_nothing() {
     let (store, memory) = (store(100), Fake::new(100));
@@ -439,6 +464,7 @@ fn a_full_disk() {
 #[derive(Clone, Debug)]
 enum Step {
     Out(u64, u64),
+    OutSoon(u64, u64),
     OutFails(u64, u64, u64),
     Free(usize, usize),
     Check(usize),
@@ -475,6 +501,7 @@ fn shared(files: &[File]) -> Vec<Arc<File>> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (0..200u64, 1..100u64).prop_map(|(p, n)| Step::Out(p, n)),
+        4 => (0..200u64, 1..100u64).prop_map(|(p, n)| Step::OutSoon(p, n)),
         1 => (0..200u64, 1..100u64, 0..50u64).prop_map(|(p, n, ok)| Step::OutFails(p, n, ok)),
         4 => (any::<usize>(), 1..80usize).prop_map(|(i, n)| Step::Free(i, n)),
         4 => any::<usize>().prop_map(Step::Check),
@@ -495,13 +522,20 @@ proptest! {
         let none = || Arc::new(File::open("/dev/null").unwrap());
         for step in steps {
             match step {
-                Step::Out(page, count) | Step::OutFails(page, count, _) => {
+                Step::Out(page, count)
+                | Step::OutSoon(page, count)
+                | Step::OutFails(page, count, _) => {
                     (page..page + count).for_each(|p| { value += 1; memory.fill(p, value); });
                     let fails = matches!(step, Step::OutFails(_, _, ok) if ok < count);
                     if let Step::OutFails(_, _, ok) = step {
                         memory.budget.set(ok * PAGE_SIZE);
                     }
-                    match store.swap_out(&memory, &[segment(page, count)]) {
+                    let pages = [segment(page, count)];
+                    let out = match step {
+                        Step::OutSoon(..) => store.swap_out_soon(&memory, &pages),
+                        _ => store.swap_out(&memory, &pages),
+                    };
+                    match out {
                         Ok(slots) => {
                             prop_assert!(!fails && slots.len() as u64 == count);
                             for (i, slot) in slots.into_iter().enumerate() {
@@ -581,6 +615,22 @@ fn files_made_ahead_are_used_again_and_empty() {
 
 /// Slots for pages that are kept are in use like others, and their checksums come when they are
 /// written.
+/// Whoever makes an image writes kept pages where they were to be, though the guest has freed their
+/// slots meanwhile: nothing else is written there.
+#[test]
+fn slots_of_kept_pages_are_not_used_before_that_is_over() {
+    let (store, memory) = (store(1000), Fake::new(300));
+    store.keep_begin();
+    let first = store.swap_keep(&[segment(0, 100)]).unwrap();
+    let kept: Vec<u64> = (first..first + 100).collect();
+    store.swap_free(&kept).unwrap();
+    let slots = store.swap_out_soon(&memory, &[segment(100, 40)]).unwrap();
+    assert!(slots.iter().all(|slot| *slot >= first + 100), "{slots:?}");
+    store.not_written();
+    let slots = store.swap_out(&memory, &[segment(100, 40)]).unwrap();
+    assert_eq!(slots[0], first);
+}
+
 #[test]
 fn kept_pages_have_slots_before_they_are_written() {
     let store = Store::new(&std::env::temp_dir(), 1 << 30).unwrap();

@@ -198,7 +198,17 @@ pub fn sync_range(file: BorrowedFd<'_>, offset: u64, len: u64, wait: bool) -> io
     if wait {
         flags |= libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     }
+    sync_file_range(file, offset, len, flags).map_err(io::Error::from)
+}
+
+/// sync_file_range(2), with SYNC_FILE_RANGE_* as they are.
+pub fn sync_file_range(
+    file: BorrowedFd<'_>,
+    offset: u64,
+    len: u64,
+    flags: u32,
+) -> Result<(), Errno> {
     // SAFETY: no pointers.
-    let ret = unsafe { libc::sync_file_range(file.as_raw_fd(), offset as i64, len as i64, flags) };
-    if ret == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    check_int(unsafe { libc::sync_file_range(file.as_raw_fd(), offset as i64, len as i64, flags) })
+        .map(drop)
 }

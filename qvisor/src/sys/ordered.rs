@@ -102,6 +102,8 @@ order! {
     BoundSockets,
     /// The windows of guest memory.
     Windows,
+    /// Where the next wake is noted.
+    WakeNote,
     /// The place in the line of those who give memory back.
     PressureTicket,
     /// Events that the loop has yet to deliver.

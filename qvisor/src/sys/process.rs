@@ -10,6 +10,16 @@ pub fn ignore_signals() {
     }
 }
 
+/// All signals that can be caught.
+pub fn all_signals() -> nix::sys::signal::SigSet {
+    let mut set = std::mem::MaybeUninit::uninit();
+    // SAFETY: sigfillset writes the whole set, and leaves out what the C library needs itself.
+    unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        nix::sys::signal::SigSet::from_sigset_t_unchecked(set.assume_init())
+    }
+}
+
 /// Keeps the allocator from holding an arena for each thread.
 pub fn limit_malloc() {
     // SAFETY: mallopt has no precondition.

@@ -2,6 +2,7 @@
 //! ([`crate::sandbox::confine`]), below a mount of its own that no path leads to. That one shows
 //! the processes of this PID namespace and nothing else, and cannot be written.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -43,6 +44,29 @@ pub fn be_there() -> Result<(), Errno> {
 /// The path of `rest` below /proc.
 pub fn path(rest: &str) -> PathBuf {
     if IS_HERE.load(Ordering::Acquire) { rest.into() } else { PathBuf::from("/proc").join(rest) }
+}
+
+/// The host kernel's own mappings in this process, the vDSO and its data, as /proc/self/maps tells
+/// them: start, end, name.
+///
+/// # Errors
+/// Those of reading that.
+pub fn special_mappings() -> io::Result<Vec<(u64, u64, String)>> {
+    let maps = std::fs::read_to_string(path("self/maps"))?;
+    let address = |digits: &str| u64::from_str_radix(digits, 16).map_err(io::Error::other);
+    let mut out = Vec::new();
+    for line in maps.lines() {
+        let Some(name) =
+            line.split_whitespace().nth(5).filter(|n| n.starts_with("[v") && *n != "[vsyscall]")
+        else {
+            continue;
+        };
+        let Some((start, end)) = line.split(' ').next().and_then(|r| r.split_once('-')) else {
+            continue;
+        };
+        out.push((address(start)?, address(end)?, name.to_owned()));
+    }
+    Ok(out)
 }
 
 /// The directory in which this process's descriptors can be opened anew.

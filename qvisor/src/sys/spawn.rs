@@ -41,6 +41,9 @@ pub struct Spawn<'a> {
     pub network: Option<BorrowedFd<'a>>,
     /// Namespaces that are made for it.
     pub new_namespaces: CloneFlags,
+    /// What its timens_offsets are to be: it is in a time namespace of its own then
+    /// (time_namespaces(7)).
+    pub clocks: Option<&'a CStr>,
     /// The signal it gets when its parent ends.
     pub parent_death_signal: Option<i32>,
     /// What this process does with its process id before it does anything: it waits for that.
@@ -58,6 +61,7 @@ impl<'a> Spawn<'a> {
             cgroup_files: Vec::new(),
             network: None,
             new_namespaces: CloneFlags::empty(),
+            clocks: None,
             parent_death_signal: None,
             prepare: None,
         }
@@ -110,6 +114,7 @@ const STEPS: &[&str] = &[
     "setting up descriptors",
     "executing",
     "waiting for its user and group ids",
+    "setting its clocks",
 ];
 
 /// Starts a process. This one must have no other thread.
@@ -136,6 +141,7 @@ pub fn spawn(spawn: &Spawn<'_>) -> io::Result<Child> {
         // All but these can be made afterwards, when the cgroup that they are charged to is
         // entered. They belong to the user namespace.
         unshare: (spawn.new_namespaces - AT_BIRTH).bits(),
+        clocks: spawn.clocks.map(CStr::to_bytes),
         death: spawn.parent_death_signal,
         go: go.as_ref().map(|(reader, writer)| [reader.as_raw_fd(), writer.as_raw_fd()]),
     };
@@ -207,7 +213,7 @@ fn above_setup(fd: OwnedFd) -> io::Result<OwnedFd> {
 }
 
 /// What the child does, in plain numbers and pointers into memory that it has its own copy of.
-struct Plan {
+struct Plan<'a> {
     argv: Vec<*const libc::c_char>,
     environment: [*const libc::c_char; DEBUG_SWITCHES.len() + 2],
     stdio: [RawFd; 3],
@@ -215,12 +221,13 @@ struct Plan {
     cgroup_files: Vec<RawFd>,
     network: Option<RawFd>,
     unshare: i32,
+    clocks: Option<&'a [u8]>,
     death: Option<i32>,
     /// A pipe from which a byte must come first, and its other end.
     go: Option<[RawFd; 2]>,
 }
 
-impl Plan {
+impl Plan<'_> {
     /// Returns only when a step fails: which, and its errno.
     fn carry_out(&self) -> (usize, i32) {
         const EXE: &CStr = c"/proc/self/exe";
@@ -244,6 +251,9 @@ impl Plan {
             }
             if libc::unshare(self.unshare) < 0 {
                 return (2, errno());
+            }
+            if self.clocks.is_some_and(|offsets| !set_clocks(offsets)) {
+                return (8, errno());
             }
             if libc::setsid() < 0 {
                 return (3, errno());
@@ -284,6 +294,26 @@ impl Plan {
             libc::execve(EXE.as_ptr(), self.argv.as_ptr(), self.environment.as_ptr());
             (6, errno())
         }
+    }
+}
+
+/// Enters a time namespace with these offsets; whether it has.
+///
+/// # Safety
+/// As for [`Plan::carry_out`], which it is a part of.
+unsafe fn set_clocks(offsets: &[u8]) -> bool {
+    // SAFETY: system calls only, on numbers, on strings, and on `offsets`.
+    unsafe {
+        if libc::unshare(libc::CLONE_NEWTIME) < 0 {
+            return false;
+        }
+        let file = libc::open(c"/proc/self/timens_offsets".as_ptr(), libc::O_WRONLY);
+        let namespace = libc::open(c"/proc/self/ns/time_for_children".as_ptr(), libc::O_RDONLY);
+        // All at once: it is set as a whole. Both close at exec, as all above the set-up socket do.
+        file >= 0
+            && namespace >= 0
+            && libc::write(file, offsets.as_ptr().cast(), offsets.len()) == offsets.len() as isize
+            && libc::setns(namespace, libc::CLONE_NEWTIME) == 0
     }
 }
 

@@ -233,6 +233,21 @@ fn timers_that_are_told_to_rest_do_not_keep_it_awake() {
     assert_eq!(count(&c, "wakes_by_timer"), 0);
 }
 
+#[test]
+fn timers_that_are_told_to_rest_do_not_refuse_a_sleep_that_is_asked_for() {
+    let program = "import time\nprint('up', flush=True)\nwhile True: time.sleep(0.005)";
+    let rest = "io.quark.hibernate.timers=rest";
+    let c = Container::start_as(&[], &[rest], "python", &["python3", "-c", program]);
+    eventually("it runs", limit(), || c.output().contains("up"));
+    for _ in 0..3 {
+        c.hibernate();
+        thread::sleep(Duration::from_millis(200));
+        assert_eq!(c.hibernation(), "Hibernated");
+        c.must(&["wake", &c.id]);
+    }
+    assert_eq!(count(&c, "wakes_by_timer"), 0);
+}
+
 /// A number of the dry run.
 fn dry(c: &Container, name: &str) -> u64 {
     let stats = c.stats();

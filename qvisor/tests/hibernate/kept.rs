@@ -127,9 +127,13 @@ fn a_command_that_stands_still_holds_nobody_up() {
         kill(pid, Signal::SIGSTOP).ok();
         let is_under_way = child.try_wait().expect("its state").is_none();
         let before = rounds(&c).len();
-        sleep(Duration::from_millis(200));
-        // Else it is held yet, as long as the command lives.
-        if is_under_way && rounds(&c).len() > before {
+        // A round of copies of all pages takes as long as the machine needs for it. If there is
+        // none, it is held yet, as long as the command lives.
+        let goes_on_meanwhile = (0..20).any(|_| {
+            sleep(Duration::from_millis(50));
+            rounds(&c).len() > before
+        });
+        if is_under_way && goes_on_meanwhile {
             let_go += 1;
             c.must(&["--timeout", "200ms", "hibernate", "--force", &c.id]);
             goes_on(&c);

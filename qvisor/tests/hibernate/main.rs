@@ -5,6 +5,7 @@ mod admission;
 mod answers;
 mod background;
 mod busy;
+mod durable;
 mod faults;
 mod idle;
 mod images;

@@ -59,6 +59,36 @@ fn threads_at_the_limit_of_pids_are_refused() {
 }
 
 #[test]
+fn a_limit_of_pids_that_update_sets_refuses_too() {
+    let Some(p) = crowd(&[], |_| {}) else { return };
+    p.configure(&["sleep", "1000"], |_| {});
+    p.create(&[]);
+    p.good(&["start", &p.id]);
+    let made = |kind| loop {
+        let output = p.output(&["exec", &p.id, "crowd", kind]);
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        let (said, complaint) = (text(&output.stdout), text(&output.stderr));
+        // The guest does not know how few there are, and so does not wait for the host, where those
+        // that have just ended are counted for a moment yet.
+        if complaint.starts_with("again: ") {
+            continue;
+        }
+        assert!(output.status.success(), "{}: {said}{complaint}", output.status);
+        break said.trim().strip_prefix("refused after ").expect(&said).parse::<u32>().unwrap();
+    };
+    // There was none before; and then one above and one below it.
+    for (limit, processes, threads) in [("25", 4..=11, 8..=20), ("61", 18..=30, 38..=56)] {
+        for _ in 0..2 {
+            p.good(&["update", "--pids-limit", limit, &p.id]);
+            let made = (made("processes"), made("threads"));
+            assert!(processes.contains(&made.0) && threads.contains(&made.1), "{limit}: {made:?}");
+        }
+    }
+    // Nobody has ended for it.
+    assert_eq!(p.status(), "running");
+}
+
+#[test]
 fn processes_at_the_limit_of_descriptors_are_refused() {
     let Some(p) = crowd(&["processes"], |_| {}) else { return };
     let made = refused_after(&p, 400);

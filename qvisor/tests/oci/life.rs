@@ -1,13 +1,15 @@
 //! The life of a container, step by step.
 
 use std::fs;
-use std::io::Read;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::support::{Place, finish, master_of, place};
@@ -157,7 +159,7 @@ fn exec_ps_events_and_pause() {
     let pids: Vec<i64> = serde_json::from_str(&p.good(&["ps", "-f", "json", &p.id])).unwrap();
     assert!(pids.contains(&p.state()["pid"].as_i64().unwrap()), "host process ids: {pids:?}");
 
-    let event: Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
+    let event = p.events(&p.id);
     assert_eq!(
         (event["type"].as_str(), event["id"].as_str()),
         (Some("stats"), Some(p.id.as_str()))
@@ -206,54 +208,58 @@ fn what_cannot_be_written_down_is_taken_back() {
     assert_eq!(p.leftovers(&p.id), [""; 0]);
 }
 
+/// Runs the command `argv[2:]` and says the process that it leaves behind, whose ID is in the file
+/// `argv[1]` then, and the exit code of that process, which comes to it as its subreaper. This is a
+/// process of its own, for the tests beside would leave their processes to it too, and those that
+/// nobody waits for hold the ends of their sandboxes up (pid_namespaces(7)).
+const SUBREAPER: &str = "
+import ctypes, os, subprocess, sys
+PR_SET_CHILD_SUBREAPER = 36
+assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+subprocess.run(sys.argv[2:], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
+pid = int(open(sys.argv[1]).read())
+print(pid, flush=True)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+";
+
 #[test]
 fn a_detached_exec_leaves_a_process_with_its_exit_code() {
     let Some(p) = place() else { return };
     sh(&p, "while :; do sleep 0.2; done");
     p.create(&[]);
     p.good(&["start", &p.id]);
-    nix::sys::prctl::set_child_subreaper(true).unwrap();
     let pid_file = p.dir.join("exec-pid");
+    let pid_file = pid_file.to_str().unwrap();
     let exec = |script: &str| {
-        fs::remove_file(&pid_file).ok();
-        // Not with pipes: the process in the guest would hold them open.
-        let args = [
-            "exec",
-            "--detach",
-            "--pid-file",
-            pid_file.to_str().unwrap(),
-            &p.id,
-            "sh",
-            "-c",
-            script,
-        ];
-        assert!(p.quark(&args).stdout(Stdio::null()).status().unwrap().success());
-        let pid = fs::read_to_string(&pid_file).unwrap().parse().unwrap();
+        let args = ["exec", "--detach", "--pid-file", pid_file, &p.id, "sh", "-c", script];
+        let command = p.quark(&args);
+        let mut subreaper = std::process::Command::new("python3")
+            .args(["-c", SUBREAPER, pid_file])
+            .arg(command.get_program())
+            .args(command.get_args())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(subreaper.stdout.take().unwrap()).lines();
+        let mut number = move || lines.next().unwrap().unwrap().parse::<i32>().unwrap();
+        let pid = number();
         assert!(pid > 1);
-        nix::unistd::Pid::from_raw(pid)
+        (Pid::from_raw(pid), move || (number(), subreaper.wait().unwrap().success()))
     };
-    use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-    let ended = |pid| {
-        let mut status = WaitStatus::StillAlive;
-        p.wait_for("the end of the shim", || {
-            status = waitpid(pid, Some(WaitPidFlag::WNOHANG)).unwrap();
-            status != WaitStatus::StillAlive
-        });
-        status
-    };
-    let pid = exec("sleep 0.3; exit 4");
-    assert_eq!(ended(pid), WaitStatus::Exited(pid, 4));
+    let (_, mut ended) = exec("sleep 0.3; exit 4");
+    assert_eq!(ended(), (4, true));
     // A signal to it is a signal to the guest process.
-    let pid = exec("trap 'exit 5' USR1; while :; do sleep 0.1; done");
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGUSR1).unwrap();
-    assert_eq!(ended(pid), WaitStatus::Exited(pid, 5));
+    let (pid, mut ended) = exec("trap 'exit 5' USR1; while :; do sleep 0.1; done");
+    std::thread::sleep(Duration::from_millis(300));
+    kill(pid, Signal::SIGUSR1).unwrap();
+    assert_eq!(ended(), (5, true));
     // SIGKILL cannot be passed on, but is meant likewise.
-    let pid = exec("exec sleep 1234");
+    let (pid, mut ended) = exec("exec sleep 1234");
     let runs = || p.good(&["ps", &p.id]).contains("sleep 1234");
     p.wait_for("the process in the guest", runs);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+    kill(pid, Signal::SIGKILL).unwrap();
     p.wait_for("the end of the process in the guest", || !runs());
+    assert_eq!(ended(), (-(Signal::SIGKILL as i32), true));
     assert_eq!(p.status(), "running");
 }
 
@@ -323,29 +329,43 @@ fn hooks_are_called_in_order_with_the_state() {
 fn limits_reach_the_cgroup_and_the_sandbox_is_in_it() {
     let Some(p) = place() else { return };
     sh(&p, "while :; do sleep 0.2; done");
-    let text = fs::read_to_string(p.bundle.join("config.json")).unwrap();
-    let mut config: Value = serde_json::from_str(&text).unwrap();
-    config["linux"]["resources"] =
-        json!({"memory": {"limit": 268_435_456}, "pids": {"limit": 100}});
-    fs::write(p.bundle.join("config.json"), config.to_string()).unwrap();
+    p.reconfigure(|config| {
+        config["linux"]["resources"] =
+            json!({"memory": {"limit": 268_435_456}, "pids": {"limit": 100}});
+    });
     p.create(&[]);
     p.good(&["start", &p.id]);
-    let event: Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
+    let event = p.events(&p.id);
     assert_eq!(event["data"]["memory"]["usage"]["limit"], 268_435_456);
     let pid = p.state()["pid"].to_string();
     let member = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     assert!(member.contains(&format!("/quark/{}", p.id)), "{member}");
-    for (option, limit) in [("--memory", "5M"), ("--pids-limit", "2")] {
+    for (option, limit, why) in [
+        ("--memory", "5M", "is too small"),
+        ("--pids-limit", "2", "is too small"),
+        // What runc has besides.
+        ("--cpu-rt-runtime", "95000", "no real-time priority on the host"),
+        ("--cpu-rt-period", "100000", "no real-time priority on the host"),
+        ("--l3-cache-schema", "L3:0=f", "is not supported"),
+        ("--mem-bw-schema", "MB:0=20", "is not supported"),
+    ] {
         let refused = p.output(&["update", option, limit, &p.id]);
-        assert!(!refused.status.success());
+        assert_eq!(refused.status.code(), Some(1), "{option}");
         let says = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(says.contains("is too small"), "{says}");
+        assert!(says.contains(why) && says.lines().count() == 1, "{option}: {says}");
     }
+    let file = p.dir.join("resources");
+    fs::write(&file, r#"{"cpu": {"realtimeRuntime": 95000}}"#).unwrap();
+    assert!(!p.output(&["update", "-r", file.to_str().unwrap(), &p.id]).status.success());
+    fs::write(&file, r#"{"pids": {"limit": 90}, "cpu": {"realtimeRuntime": 0}}"#).unwrap();
+    p.good(&["update", "-r", file.to_str().unwrap(), &p.id]);
+    let event = p.events(&p.id);
+    assert_eq!(event["data"]["pids"]["limit"], 90);
     let output = p.output(&["update", "--cpuset-cpus", "4711", &p.id]);
     let says = String::from_utf8_lossy(&output.stderr);
     assert!(says.contains("use numbers and ranges among 0"), "{says}");
     p.good(&["update", "--memory", "536870912", &p.id]);
-    let event: Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
+    let event = p.events(&p.id);
     assert_eq!(event["data"]["memory"]["usage"]["limit"], 536_870_912);
 }
 
@@ -360,7 +380,7 @@ fn an_exec_that_fails_leaves_nothing_in_the_kernel() {
         for _ in 0..EXECS {
             assert_eq!(p.output(&["exec", &p.id, "/no/such/program"]).status.code(), Some(255));
         }
-        let event: Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
+        let event = p.events(&p.id);
         event["data"]["quark"]["memory"]["kernel_heap"].as_i64().unwrap()
     };
     // The first ones fill what is kept.
@@ -377,8 +397,7 @@ fn a_killed_sandbox_leaves_nothing_but_its_entry() {
     p.good(&["start", &p.id]);
     let pid = i32::try_from(p.state()["pid"].as_i64().unwrap()).unwrap();
     assert!(pid > 1, "it has ended by itself: {}", p.log());
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)
-        .unwrap();
+    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
     p.wait_for("the end", || p.status() == "stopped");
     p.good(&["delete", &p.id]);
     assert_eq!(p.leftovers(&p.id), [""; 0]);
@@ -447,7 +466,7 @@ fn stop_hibernates_and_cont_wakes() {
     p.good(&["kill", &p.id, "STOP"]);
     assert_eq!(p.state()["hibernation"], "Hibernated");
     let before = p.log();
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    std::thread::sleep(Duration::from_millis(500));
     assert_eq!(p.log(), before, "a hibernated container does nothing");
     p.good(&["kill", &p.id, "CONT"]);
     p.wait_for("a tick after the wake", || p.log().len() > before.len());
@@ -651,6 +670,20 @@ pub fn cases_on(p: &Place, volume: &std::path::Path, cases: &[&str], env: &str) 
 }
 
 #[test]
+fn huge_pages_fit_into_a_memory_limit() {
+    let Some(p) = place() else { return };
+    let volume = p.volume();
+    let cases = ["memory", "huge_pages_fit_into_a_limit"];
+    configure_cases(&p, &volume, &cases, "QUARK_LIMITED=1");
+    p.reconfigure(|config| {
+        config["linux"]["resources"] = json!({"memory": {"limit": 64 << 20}});
+    });
+    let (code, output, errors) = run(&p);
+    let all_ran = "ok huge_pages_fit_into_a_limit\n";
+    assert_eq!((code, output.as_str()), (Some(0), all_ran), "{errors}");
+}
+
+#[test]
 fn one_file_of_the_host_is_one_futex() {
     let Some(p) = place() else { return };
     let volume = p.volume();
@@ -702,7 +735,14 @@ fn files_without_names_and_busy_programs_on_a_volume() {
     let cases = ["files", "tmpfiles_get_names", "tmpfiles_get_names_in_a_root", "open_tmpfile"];
     cases_on(&p, &volume, &cases, "A=B");
     cases_on(&p, &volume, &["process", "text_is_busy", "script_text_is_busy"], "A=B");
-    cases_on(&p, &volume, &["files", "names_of_attributes_that_are_kept"], "QUARK_KEPT=1");
+    for (family, case) in [
+        ("files", "names_of_attributes_that_are_kept"),
+        ("files", "holes_of_kept_files"),
+        ("files", "extents_of_a_file"),
+        ("memory", "private_copies_of_many_pages"),
+    ] {
+        cases_on(&p, &volume, &[family, case], "QUARK_KEPT=1");
+    }
     assert_eq!(fs::read_dir(&volume).unwrap().count(), 0, "nothing is left on the host");
 }
 
@@ -712,13 +752,12 @@ fn capabilities_of_files_are_kept_by_the_host() {
     let Some(p) = place() else { return };
     let volume = p.volume();
     configure_cases(&p, &volume, &["privileges", "capabilities_of_files"], "A=B");
-    let path = p.bundle.join("config.json");
-    let mut config: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    let docker = ["CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "SETFCAP", "SETUID", "SETGID"];
-    let names: Vec<String> = docker.iter().map(|n| format!("CAP_{n}")).collect();
-    config["process"]["capabilities"] =
-        json!({"bounding": names, "effective": names, "permitted": names});
-    fs::write(&path, config.to_string()).unwrap();
+    p.reconfigure(|config| {
+        let docker = ["CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "SETFCAP", "SETUID", "SETGID"];
+        let names: Vec<String> = docker.iter().map(|n| format!("CAP_{n}")).collect();
+        config["process"]["capabilities"] =
+            json!({"bounding": names, "effective": names, "permitted": names});
+    });
     let (code, output, errors) = run(&p);
     assert_eq!((code, output.as_str()), (Some(0), "ok capabilities_of_files\n"), "{errors}");
 }
@@ -739,15 +778,14 @@ fn capabilities_of_files_of_the_host_take_effect() {
         "capabilities_of_files_end_when_they_change",
     ];
     configure_cases(&p, &volume, &cases, "A=B");
-    let path = p.bundle.join("config.json");
-    let mut config: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    let needed = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETFCAP", "SETGID"];
-    let names: Vec<String> =
-        needed.iter().chain(&["SETPCAP", "SETUID"]).map(|n| format!("CAP_{n}")).collect();
-    config["process"]["capabilities"] =
-        json!({"bounding": names, "effective": names, "permitted": names});
-    config["process"]["noNewPrivileges"] = json!(false);
-    fs::write(&path, config.to_string()).unwrap();
+    p.reconfigure(|config| {
+        let needed = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETFCAP", "SETGID"];
+        let names: Vec<String> =
+            needed.iter().chain(&["SETPCAP", "SETUID"]).map(|n| format!("CAP_{n}")).collect();
+        config["process"]["capabilities"] =
+            json!({"bounding": names, "effective": names, "permitted": names});
+        config["process"]["noNewPrivileges"] = json!(false);
+    });
     let (code, output, errors) = run(&p);
     assert_eq!(code, Some(0), "{output}{errors}");
     assert_eq!(output.matches("ok ").count(), cases.len() - 1, "{output}");

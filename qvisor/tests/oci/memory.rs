@@ -43,11 +43,10 @@ fn a_call_that_uses_memory_up_is_killed_and_does_not_fail() {
 fn lists_of_many_sockets_do_not_end_the_kernel() {
     let script = "for count in 5000 12000; do hungry sockets $count; echo $?; done; echo over";
     let Some(p) = limited(64, &["sh", "-c", script]) else { return };
-    let text = fs::read_to_string(p.bundle.join("config.json")).unwrap();
-    let mut config: Value = serde_json::from_str(&text).unwrap();
-    config["process"]["rlimits"] =
-        json!([{"type": "RLIMIT_NOFILE", "soft": 1_048_576, "hard": 1_048_576}]);
-    fs::write(p.bundle.join("config.json"), config.to_string()).unwrap();
+    p.reconfigure(|config| {
+        config["process"]["rlimits"] =
+            json!([{"type": "RLIMIT_NOFILE", "soft": 1_048_576, "hard": 1_048_576}]);
+    });
     let output = p.output(&["run", &p.id]);
     let said = String::from_utf8_lossy(&output.stdout);
     let complaints = String::from_utf8_lossy(&output.stderr);
@@ -62,11 +61,12 @@ fn lists_of_many_sockets_do_not_end_the_kernel() {
 fn copies_of_long_messages_do_not_end_the_container() {
     let script = "hungry copies 40; echo $?; echo over";
     let Some(p) = limited(400, &["sh", "-c", script]) else { return };
-    let text = fs::read_to_string(p.bundle.join("config.json")).unwrap();
-    let mut config: Value = serde_json::from_str(&text).unwrap();
-    config["linux"]["namespaces"] = json!([{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}]);
-    config["linux"]["sysctl"] = json!({"kernel.msgmax": "50000000", "kernel.msgmnb": "90000000"});
-    fs::write(p.bundle.join("config.json"), config.to_string()).unwrap();
+    p.reconfigure(|config| {
+        config["linux"]["namespaces"] =
+            json!([{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}]);
+        config["linux"]["sysctl"] =
+            json!({"kernel.msgmax": "50000000", "kernel.msgmnb": "90000000"});
+    });
     let output = p.output(&["run", &p.id]);
     let complaints = String::from_utf8_lossy(&output.stderr);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "137\nover\n", "{complaints}");
@@ -74,7 +74,7 @@ fn copies_of_long_messages_do_not_end_the_container() {
 
 /// Where the container's cgroup is that limits its memory.
 fn cgroup(p: &Place) -> PathBuf {
-    let event: Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
+    let event = p.events(&p.id);
     event["data"]["quark"]["cgroup"]["path"].as_str().unwrap().into()
 }
 
@@ -180,10 +180,9 @@ fn programs_see_the_score_of_the_configuration() {
     let Some(p) = limited(64, &["sh", "-c", "cat /proc/self/oom_score_adj; sleep 1000"]) else {
         return;
     };
-    let text = fs::read_to_string(p.bundle.join("config.json")).unwrap();
-    let mut config: Value = serde_json::from_str(&text).unwrap();
-    config["process"]["oomScoreAdj"] = json!(300);
-    fs::write(p.bundle.join("config.json"), config.to_string()).unwrap();
+    p.reconfigure(|config| {
+        config["process"]["oomScoreAdj"] = json!(300);
+    });
     p.create(&[]);
     p.good(&["start", &p.id]);
     assert_eq!(p.good(&["exec", &p.id, "cat", "/proc/self/oom_score_adj"]), "300\n");
@@ -214,13 +213,12 @@ fn who_watches_events_is_told_of_kills() {
 #[test]
 fn a_limit_that_changes_is_the_guests_too() {
     let Some(p) = limited(128, &["sh", "-c", "while :; do sleep 1; done"]) else { return };
-    let text = fs::read_to_string(p.bundle.join("config.json")).unwrap();
-    let mut config: Value = serde_json::from_str(&text).unwrap();
-    let more = [("/sys", "sysfs"), ("/sys/fs/cgroup", "cgroup")];
-    config["mounts"].as_array_mut().unwrap().extend(
-        more.map(|(place, kind)| json!({"destination": place, "type": kind, "source": kind})),
-    );
-    fs::write(p.bundle.join("config.json"), config.to_string()).unwrap();
+    p.reconfigure(|config| {
+        let more = [("/sys", "sysfs"), ("/sys/fs/cgroup", "cgroup")];
+        config["mounts"].as_array_mut().unwrap().extend(
+            more.map(|(place, kind)| json!({"destination": place, "type": kind, "source": kind})),
+        );
+    });
     p.create(&[]);
     p.good(&["start", &p.id]);
     let guests = || {

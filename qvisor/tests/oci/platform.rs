@@ -91,7 +91,7 @@ fn a_container_tells_its_platform() {
     assert!(["process", "kvm"].contains(&name.as_str()), "{name}");
     let listed: Value = serde_json::from_str(&p.good(&["list", "--format", "json"])).unwrap();
     assert_eq!(listed[0]["platform"], name);
-    let event: Value = serde_json::from_str(&p.good(&["events", "--stats", &p.id])).unwrap();
+    let event = p.events(&p.id);
     let platform = &event["data"]["quark"]["platform"];
     assert_eq!(platform["name"], name);
     assert_eq!(platform["exits"].is_object(), name == "kvm", "{platform}");

@@ -13,14 +13,14 @@ use crate::shared::container::alive;
 use crate::shared::repeats;
 
 /// A pod whose first container sleeps, and a place for further ones.
-struct Pod {
-    p: Place,
-    id: String,
+pub(super) struct Pod {
+    pub(super) p: Place,
+    pub(super) id: String,
     pid: i64,
 }
 
 impl Pod {
-    fn new(change: impl FnOnce(&mut Value)) -> Option<Pod> {
+    pub(super) fn new(change: impl FnOnce(&mut Value)) -> Option<Pod> {
         let p = place()?;
         let id = format!("{}-pod", p.id);
         let pod = Pod { p, id, pid: 0 };
@@ -34,12 +34,12 @@ impl Pod {
     }
 
     /// A bundle with files of its own.
-    fn bundle(&self, name: &str) -> PathBuf {
+    pub(super) fn bundle(&self, name: &str) -> PathBuf {
         self.p.dir.join(name)
     }
 
     /// Writes a configuration as Kubernetes' runtime interface would, changed by `change`.
-    fn configure(&self, name: &str, args: &[&str], change: impl FnOnce(&mut Value)) {
+    pub(super) fn configure(&self, name: &str, args: &[&str], change: impl FnOnce(&mut Value)) {
         let bundle = self.bundle(name);
         let rootfs = bundle.join("rootfs");
         if !rootfs.exists() {
@@ -75,7 +75,7 @@ impl Pod {
     }
 
     /// Starts a container; it goes on.
-    fn run(&self, name: &str) {
+    pub(super) fn run(&self, name: &str) {
         let id = &self.id_of(name);
         let bundle = self.bundle(name);
         let mut command =
@@ -86,7 +86,7 @@ impl Pod {
     }
 
     /// What a container has printed.
-    fn printed(&self, name: &str) -> String {
+    pub(super) fn printed(&self, name: &str) -> String {
         fs::read_to_string(self.bundle(name).join("output")).unwrap_or_default()
     }
 
@@ -100,7 +100,7 @@ impl Pod {
     }
 
     /// The ID of the container of a bundle; other words stay as they are.
-    fn id_of(&self, name: &str) -> String {
+    pub(super) fn id_of(&self, name: &str) -> String {
         match name {
             "first" => self.id.clone(),
             _ if !name.contains('/') && self.bundle(name).join("rootfs/etc/name").exists() => {
@@ -111,20 +111,24 @@ impl Pod {
     }
 
     /// Runs quark, for containers by the names of their bundles.
-    fn good(&self, args: &[&str]) -> String {
+    pub(super) fn good(&self, args: &[&str]) -> String {
         let args: Vec<String> = args.iter().map(|word| self.id_of(word)).collect();
         self.p.good(&args.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    fn state(&self, name: &str) -> Value {
+    pub(super) fn state(&self, name: &str) -> Value {
         serde_json::from_str(&self.good(&["state", name])).unwrap()
     }
 
-    fn leaves_nothing(&self, name: &str) {
+    pub(super) fn events(&self, name: &str) -> Value {
+        self.p.events(&self.id_of(name))
+    }
+
+    pub(super) fn leaves_nothing(&self, name: &str) {
         assert_eq!(self.p.leftovers(&self.id_of(name)), [""; 0]);
     }
 
-    fn refused(&self, args: &[&str]) -> String {
+    pub(super) fn refused(&self, args: &[&str]) -> String {
         let args: Vec<String> = args.iter().map(|word| self.id_of(word)).collect();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let output = self.p.output(&args);
@@ -137,11 +141,11 @@ impl Pod {
         self.p.good(&["exec", &self.id, "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"])
     }
 
-    fn stops(&self, id: &str) {
+    pub(super) fn stops(&self, id: &str) {
         self.p.wait_for(&format!("{id} stops"), || self.state(id)["status"] == "stopped");
     }
 
-    fn end(self) {
+    pub(super) fn end(self) {
         self.p.good(&["delete", "--force", &self.id]);
         assert_eq!(self.p.leftovers(&self.id), [""; 0]);
     }
@@ -253,6 +257,71 @@ fn an_exit_code_is_the_programs_and_is_kept() {
 }
 
 #[test]
+fn one_may_be_among_the_processes_of_another() {
+    let Some(pod) = Pod::new(|_| {}) else { return };
+    pod.configure("app", &["sh", "-c", "sleep 1004 & wait"], |_| {});
+    pod.run("app");
+    let pid = pod.state("app")["pid"].as_i64().unwrap();
+    // What `kubectl debug --target=app` asks for.
+    let among = |c: &mut Value| {
+        let path = format!("/proc/{pid}/ns/pid");
+        c["linux"]["namespaces"][0] = json!({"type": "pid", "path": path});
+    };
+    pod.configure("debug", &["sh", "-c", "cat /proc/1/cmdline; echo $$; sleep 1005"], among);
+    pod.run("debug");
+    pod.p.wait_for("its words", || pod.printed("debug").ends_with('\n'));
+    assert_eq!(pod.printed("debug"), "sh\0-c\0sleep 1004 & wait\x003\n");
+    // It has its own files, and is one of its own to the command line.
+    assert_eq!(pod.good(&["exec", "debug", "cat", "/etc/name"]), "debug");
+    let listed = pod.good(&["ps", "app"]);
+    assert!(listed.contains("1004") && !listed.contains("1005"), "{listed}");
+    // It ends with the first process of the namespace that it is in.
+    pod.good(&["kill", "app", "KILL"]);
+    for name in ["app", "debug"] {
+        pod.stops(name);
+        assert_eq!(pod.state(name)["ended"]["status"], 137, "{name}");
+    }
+    let left = pod.processes();
+    assert!(!left.contains("1004") && !left.contains("1005"), "{left}");
+    pod.good(&["delete", "debug"]);
+    // There is nobody to join any more.
+    let bundle = pod.bundle("debug");
+    let text = pod.refused(&["run", "--bundle", bundle.to_str().unwrap(), "debug"]);
+    assert!(text.contains("/ns/pid"), "{text}");
+    pod.leaves_nothing("debug");
+    pod.good(&["delete", "app"]);
+    pod.end();
+}
+
+#[test]
+fn an_end_for_want_of_memory_is_told() {
+    let Some(pod) = Pod::new(|_| {}) else { return };
+    let limited = |c: &mut Value| {
+        c["linux"]["resources"] = json!({"memory": {"limit": 64 << 20}});
+    };
+    pod.configure("other", &["sleep", "1000"], limited);
+    pod.run("other");
+    let kills = |id: &str| {
+        let event = pod.events(id);
+        event["data"]["quark"]["counts"]["oom_kills"].clone()
+    };
+    let grows = "x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo done";
+    for (name, script) in [("one", grows), ("two", "sh -c 'exit 137'; exit $?")] {
+        pod.configure(name, &["sh", "-c", script], limited);
+        pod.run(name);
+        pod.stops(name);
+        let ended = pod.state(name)["ended"].clone();
+        assert_eq!(ended["out_of_memory"], name == "one", "{ended}");
+        assert_eq!(ended["status"], 137, "{ended}");
+        pod.good(&["delete", name]);
+    }
+    // That is told of the pod, and of no other of its containers.
+    assert_eq!((kills(&pod.id), kills("other")), (json!(1), json!(0)));
+    pod.good(&["delete", "--force", "other"]);
+    pod.end();
+}
+
+#[test]
 fn a_program_that_cannot_be_run_leaves_nothing() {
     let Some(pod) = Pod::new(|_| {}) else { return };
     pod.configure("one", &["/no/such/program"], |_| {});
@@ -289,11 +358,18 @@ fn what_is_for_all_is_asked_of_the_first() {
     }
     pod.good(&["pause", &pod.id]);
     assert!(pod.refused(&["exec", "one", "true"]).contains("that is paused"));
+    for name in ["one", &pod.id] {
+        assert_eq!(pod.state(name)["status"], "paused", "{name}");
+    }
+    let list: Value = serde_json::from_str(&pod.good(&["list", "--format", "json"])).unwrap();
+    let told: Vec<_> = list.as_array().unwrap().iter().map(|c| &c["status"]).collect();
+    assert_eq!(told, ["paused"; 2]);
     pod.configure("two", &["true"], |_| {});
     let bundle = pod.bundle("two");
     let create = ["create", "--bundle", bundle.to_str().unwrap(), "two"];
     assert!(pod.refused(&create).contains("is paused"));
     pod.good(&["resume", &pod.id]);
+    assert_eq!(pod.state("one")["status"], "running");
     pod.configure("two", &["true"], |c| c["linux"]["namespaces"][4] = json!({"type": "network"}));
     let error = pod.refused(&create);
     assert!(error.contains("another net namespace than the pod"), "{error}");
@@ -484,8 +560,7 @@ fn a_thousand_containers_come_and_go() {
     });
     fs::write(volume.join("file"), "volume ").unwrap();
     let heap = || {
-        let event: Value =
-            serde_json::from_str(&pod.good(&["events", "--stats", &pod.id])).unwrap();
+        let event = pod.events(&pod.id);
         event["data"]["quark"]["memory"]["kernel_heap"].as_u64().unwrap()
     };
     let round = || assert_eq!(pod.try_run("one"), (Some(0), "volume one".to_owned()));
@@ -502,5 +577,38 @@ fn a_thousand_containers_come_and_go() {
     let grown = after.0.saturating_sub(before.0);
     assert!(grown < 64 * u64::from(rounds) + 16384, "the kernel's heap has grown by {grown} bytes");
     assert!(Path::new(&format!("/proc/{}", pod.pid)).exists());
+    pod.end();
+}
+
+#[test]
+fn statistics_of_a_further_container_are_its_own() {
+    let Some(pod) = Pod::new(|_| {}) else { return };
+    // 8 MiB that its shell holds, and three processes; time of one that has ended counts too.
+    let busy = "x=$(head -c 8388608 /dev/zero | tr '\\0' x); sleep 1000 & sleep 1000 &\n\
+                sh -c 'i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done'\n\
+                echo up; while :; do sleep 1000; done";
+    for name in ["busy", "idle"] {
+        pod.configure(
+            name,
+            &["sh", "-c", if name == "busy" { busy } else { "sleep 1000" }],
+            |_| {},
+        );
+        pod.run(name);
+    }
+    pod.p.wait_for("the work", || pod.printed("busy").contains("up"));
+    let stats = |name| {
+        let event = pod.events(name);
+        let number = |path: &str| event["data"].pointer(path).unwrap().as_u64().unwrap();
+        (number("/memory/usage/usage"), number("/cpu/usage/total"), number("/pids/current"))
+    };
+    let (busy, idle) = (stats("busy"), stats("idle"));
+    assert!(busy.0 > 8 << 20 && busy.0 < 64 << 20, "{busy:?}");
+    assert!(busy.1 > 10_000_000, "{busy:?}");
+    assert_eq!(busy.2, 4, "{busy:?}");
+    assert!(idle.0 > 0 && idle.0 < 8 << 20 && idle.1 < busy.1 / 2, "{idle:?} {busy:?}");
+    assert_eq!(idle.2, 1);
+    // They go on, and never back.
+    pod.good(&["exec", "busy", "sh", "-c", "i=0; while [ $i -lt 10000 ]; do i=$((i+1)); done"]);
+    assert!(stats("busy").1 > busy.1);
     pod.end();
 }

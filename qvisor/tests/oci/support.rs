@@ -46,7 +46,8 @@ pub fn place() -> Option<Place> {
     fs::copy(busybox, rootfs.join("bin/busybox")).unwrap();
     for applet in [
         "sh", "true", "false", "sleep", "cat", "echo", "env", "hostname", "id", "kill", "ls", "nc",
-        "pwd", "stat", "stty", "touch", "tty", "wc", "mkdir", "ip", "timeout", "sync",
+        "pwd", "stat", "stty", "touch", "tty", "wc", "mkdir", "ip", "timeout", "sync", "head",
+        "tr",
     ] {
         symlink("busybox", rootfs.join("bin").join(applet)).unwrap();
     }
@@ -84,6 +85,14 @@ impl Place {
         });
         change(&mut config);
         fs::write(self.bundle.join("config.json"), config.to_string()).unwrap();
+    }
+
+    /// Changes config.json as it is.
+    pub fn reconfigure(&self, change: impl FnOnce(&mut Value)) {
+        let path = self.bundle.join("config.json");
+        let mut config = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        change(&mut config);
+        fs::write(path, config.to_string()).unwrap();
     }
 
     /// The command with this place's state directory.
@@ -155,6 +164,11 @@ impl Place {
 
     pub fn state(&self) -> Value {
         serde_json::from_str(&self.good(&["state", &self.id])).unwrap()
+    }
+
+    /// What `quark events --stats` says of a container.
+    pub fn events(&self, id: &str) -> Value {
+        serde_json::from_str(&self.good(&["events", "--stats", id])).unwrap()
     }
 
     pub fn status(&self) -> String {

@@ -2,7 +2,7 @@
 //! is different.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
@@ -326,6 +326,74 @@ fn a_signal_ends_what_do_runs() {
     // In a container the first process is an init.
     sh(&p, "echo up; exec sleep 1");
     assert_eq!(end_by(&p, &["run", &p.id], Signal::SIGTERM).0, Some(0));
+}
+
+#[test]
+fn signals_of_all_kinds_are_handed_on() {
+    let Some(p) = place() else { return };
+    // All that runc hands on, but for those about a terminal's size and use, by number: the guest's
+    // shell knows no names of real-time signals.
+    let signals = [1, 2, 3, 6, 8, 10, 11, 12, 13, 14, 15, 18, 20, 23, 24, 29, 30, 34, 40, 64];
+    let traps = signals.map(|signo| format!("trap 'echo got {signo}' {signo}; ")).concat();
+    let script = format!("{traps} trap 'exit 7' 31; echo up; while :; do sleep 0.05; done");
+    sh(&p, &script);
+    for args in [&["run", &p.id][..], &["do", "--", "/bin/busybox", "sh", "-c", &script]] {
+        let mut child = p.quark(args).stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(output.next().unwrap().unwrap(), "up");
+        let send = |signo: i32| {
+            let mut kill = Command::new("/bin/kill");
+            kill.arg(format!("-{signo}")).arg(child.id().to_string());
+            assert!(kill.status().unwrap().success());
+        };
+        for signo in signals {
+            send(signo);
+            let mut next =
+                || output.next().unwrap_or_else(|| panic!("{args:?}: ended by {signo}")).unwrap();
+            let got = |signo| format!("got {signo}");
+            if signo == 20 && args[0] == "do" {
+                // It stops like a program without a sandbox.
+                let stat = format!("/proc/{}/stat", child.id());
+                p.wait_for("a stop", || fs::read_to_string(&stat).unwrap().contains(") T "));
+                send(18);
+                let mut both = [next(), next()];
+                both.sort();
+                assert_eq!(both, [got(18), got(20)]);
+            } else {
+                assert_eq!(next(), got(signo), "{args:?}");
+            }
+        }
+        send(31);
+        assert_eq!(child.wait().unwrap().code(), Some(7));
+    }
+}
+
+#[test]
+fn a_job_stops_and_goes_on() {
+    let Some(p) = place() else { return };
+    let script = "echo up; while :; do echo on; sleep 0.05; done";
+    let mut child = p
+        .quark(&["do", "--", "/bin/busybox", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+    let mut output = child.stdout.take().unwrap();
+    output.read_exact(&mut [0; 6]).unwrap();
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTSTP).unwrap();
+    let stat = format!("/proc/{pid}/stat");
+    p.wait_for("a stop", || fs::read_to_string(&stat).unwrap().contains(") T "));
+    // What it wrote before that; then it writes nothing.
+    rustix::io::ioctl_fionbio(&output, true).unwrap();
+    let mut block = [0; 4096];
+    std::thread::sleep(Duration::from_millis(200));
+    while output.read(&mut block).is_ok() {}
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(output.read(&mut block).is_err(), "it goes on");
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
+    p.wait_for("it to go on", || output.read(&mut block).is_ok_and(|n| n > 0));
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 2));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -33,6 +34,17 @@ pub struct Container {
     pub port: u16,
     /// Its `--root`.
     root: PathBuf,
+    /// Keep its directory, and the one that its `--root` is in.
+    homes: [Arc<Home>; 2],
+}
+
+/// A directory that goes when nobody uses it any more.
+struct Home(PathBuf);
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
 }
 
 impl Container {
@@ -126,8 +138,10 @@ impl Container {
         bundle.args(args.iter().map(|a| a.replace("{port}", &port.to_string())));
         let made = run(&mut bundle, limit());
         assert!(made.success(), "making the bundle: {}", made.describe());
+        let home = Arc::new(Home(directory.clone()));
         let root = other.map_or_else(|| directory.join("root"), Container::root);
-        let container = Container { id, directory, port, root };
+        let root_home = other.map_or_else(|| home.clone(), |other| other.homes[1].clone());
+        let container = Container { id, directory, port, root, homes: [home, root_home] };
         let output = File::create(container.directory.join("output")).expect("output file");
         let mut quark = container.quark(options);
         quark.args(["run", "--detach"]);
@@ -327,7 +341,6 @@ impl Drop for Container {
         for id in names.filter(|name| name.starts_with(&branch)).chain([self.id.clone()]) {
             self.command(&["delete", "--force", &id]);
         }
-        fs::remove_dir_all(&self.directory).ok();
     }
 }
 

@@ -17,21 +17,25 @@ use x86_64::structures::tss::TaskStateSegment;
 
 use super::entry::{self, UserContext};
 use super::msr::{self, Features};
+use super::stolen::{self, Stolen};
 use super::thread::KvmThread;
 use super::{apic, fpu};
 
 /// Selectors. SYSRET wants user data eight before user code; SYSCALL kernel data eight behind
-/// kernel code.
-pub const KERNEL_CODE: u16 = 0x08;
+/// kernel code. They are those of Linux: signal frames show them, and there are programs that load
+/// what they find there (.NET goes back to managed code by IRET).
+pub const KERNEL_CODE: u16 = 0x10;
 /// See [`KERNEL_CODE`].
-pub const KERNEL_DATA: u16 = 0x10;
+pub const KERNEL_DATA: u16 = 0x18;
 /// With the requested privilege level 3.
-pub const USER_DATA: u16 = 0x18 | 3;
+pub const USER_DATA: u16 = 0x28 | 3;
 /// With the requested privilege level 3.
-pub const USER_CODE: u16 = 0x20 | 3;
-const TASK: u16 = 0x28;
-/// Words of the descriptor table: the null descriptor, four segments, two of the task.
-const DESCRIPTORS: usize = 7;
+pub const USER_CODE: u16 = 0x30 | 3;
+const TASK: u16 = 0x38;
+/// Of a segment that Linux has for programs of 32 bits, which are none here.
+const ABSENT: Descriptor = Descriptor::UserSegment(0);
+/// Words of the descriptor table: the null descriptor, six segments, two of the task.
+const DESCRIPTORS: usize = 9;
 
 /// Bytes of each stack for what cannot use the one that is in use (double fault, NMI).
 const EMERGENCY_STACK_BYTES: usize = 4096;
@@ -71,6 +75,8 @@ pub struct PerCpu {
     pub timer_fired: AtomicBool,
     /// Not 0: the interrupt in service needs no end; written by KVM.
     pub no_eoi: AtomicU32,
+    /// How long it had to wait for the host; written by KVM.
+    pub stolen: Stolen,
     /// The thread whose floating-point state and segment bases are in the registers.
     pub(super) live: UnsafeCell<Option<Arc<KvmThread>>>,
     /// When the timer of this vCPU will fire: CLOCK_MONOTONIC in nanoseconds, `u64::MAX` when it is
@@ -114,8 +120,10 @@ pub fn of(index: u32) -> &'static PerCpu {
 fn descriptors(task: Descriptor) -> GlobalDescriptorTable<DESCRIPTORS> {
     let mut table = GlobalDescriptorTable::empty();
     for (descriptor, selector) in [
+        (ABSENT, 0x08),
         (Descriptor::kernel_code_segment(), KERNEL_CODE),
         (Descriptor::kernel_data_segment(), KERNEL_DATA),
+        (ABSENT, 0x20),
         (Descriptor::user_data_segment(), USER_DATA),
         (Descriptor::user_code_segment(), USER_CODE),
         (task, TASK),
@@ -172,8 +180,11 @@ pub unsafe fn init(info: &KvmInfo, phys_base: u64, index: u32) {
         msr::write(LStar::MSR, entry::syscall_address());
         msr::write(SFMask::MSR, entry::SYSCALL_CLEARS);
     }
-    let no_eoi = Gpa(at as u64 - phys_base + offset_of!(PerCpu, no_eoi) as u64);
-    apic::init(features.pv_eoi.then_some(no_eoi));
+    let guest_address = |offset: usize| Gpa(at as u64 - phys_base + offset as u64);
+    apic::init(features.pv_eoi.then(|| guest_address(offset_of!(PerCpu, no_eoi))));
+    if features.steal_time {
+        stolen::init(guest_address(offset_of!(PerCpu, stolen)));
+    }
 }
 
 /// The second half, when there is a heap.
@@ -233,12 +244,12 @@ mod tests {
         // SAFETY: it is not loaded.
         let table = descriptors(unsafe { Descriptor::tss_segment_unchecked(&state) });
         let words: Vec<u64> = table.entries().iter().map(|entry| entry.raw()).collect();
-        let flat = [0, 0x00af_9b00_0000_ffff, 0x00cf_9300_0000_ffff, 0x00cf_f300_0000_ffff];
-        assert_eq!(words[..4], flat);
+        assert_eq!(words[..4], [0, 0, 0x00af_9b00_0000_ffff, 0x00cf_9300_0000_ffff]);
+        assert_eq!(words[4..7], [0, 0x00cf_f300_0000_ffff, 0x00af_fb00_0000_ffff]);
         // Base and limit of the task where the manual has them (Intel SDM volume 3, 8.2.3).
         let at = &raw const state as u64;
         let low = (at & 0xff_ffff) << 16 | 0x89 << 40 | (at >> 24 & 0xff) << 56 | 103;
-        assert_eq!(words[4..], [0x00af_fb00_0000_ffff, low, at >> 32]);
-        assert_eq!(table.limit(), 55);
+        assert_eq!(words[7..], [low, at >> 32]);
+        assert_eq!(table.limit(), 71);
     }
 }

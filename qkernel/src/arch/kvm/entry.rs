@@ -540,7 +540,7 @@ mod tests {
         {
             // SAFETY: it is not loaded; the type has the size of two words and no padding.
             let words: [u64; 2] = unsafe { core::mem::transmute(gate(vector, at)) };
-            let low = 0x4567_0000_0008_89ab | options << 32;
+            let low = 0x4567_0000_0010_89ab | options << 32;
             assert_eq!(words, [low, 0xffff_8123], "vector {vector}");
         }
         // SAFETY: as above.

@@ -4,7 +4,7 @@
 //! (pick a thread, let it run, hand its trap to the kernel, idle); in [`queues`] threads wait for
 //! that; [`thread`] and [`space`] are the platform's operations on user threads and page tables;
 //! [`entry`] goes to user mode and comes back; [`cpu`] is per-CPU data and descriptor tables;
-//! [`apic`], [`fpu`], [`msr`] the hardware.
+//! [`apic`], [`fpu`], [`msr`] the hardware; [`stolen`] is what the host says of its own use of it.
 //! All of it but [`entry`] runs under the kernel lock with interrupts off.
 
 pub mod apic;
@@ -18,4 +18,5 @@ pub mod queues;
 pub mod sched;
 pub mod space;
 pub mod start;
+pub mod stolen;
 pub mod thread;

@@ -75,6 +75,8 @@ pub struct Features {
     pub xsaveopt: bool,
     /// KVM says where the end of an interrupt need not be told.
     pub pv_eoi: bool,
+    /// KVM says how long a vCPU had to wait.
+    pub steal_time: bool,
 }
 
 impl Features {
@@ -85,13 +87,15 @@ impl Features {
         let leaf7 = (most >= 7).then(|| __cpuid_count(7, 0));
         let (ebx, ecx) = leaf7.map_or((0, 0), |leaf| (leaf.ebx, leaf.ecx));
         let xsave = if most >= 0xd { __cpuid_count(0xd, 1).eax } else { 0 };
+        let of_kvm = __cpuid(KVM_FEATURES).eax;
         Features {
             fsgsbase: ebx & 1 != 0,
             smep: ebx >> 7 & 1 != 0,
             smap: ebx >> 20 & 1 != 0,
             umip: ecx >> 2 & 1 != 0,
             xsaveopt: xsave & 1 != 0,
-            pv_eoi: __cpuid(KVM_FEATURES).eax >> 6 & 1 != 0,
+            pv_eoi: of_kvm >> 6 & 1 != 0,
+            steal_time: of_kvm >> 5 & 1 != 0,
         }
     }
 }

@@ -225,6 +225,14 @@ fn run_thread(cpu: &PerCpu, thread: &Arc<KvmThread>) {
     make_live(cpu, Some(thread));
     space::load(thread.root.get());
     let owner = thread.owner();
+    if let Some(owner) = &owner {
+        owner.runs(cpu.stolen.ns());
+    }
+    let rests = |owner: &Option<Arc<dyn Owner>>| {
+        if let Some(owner) = owner {
+            owner.rests(cpu.stolen.ns());
+        }
+    };
     loop {
         if READY.have_some(cpu.index) && cpu.slice_ns.get() == u64::MAX {
             let slice = now_ns(CLOCK_MONOTONIC) + SLICE_NS;
@@ -251,10 +259,14 @@ fn run_thread(cpu: &PerCpu, thread: &Arc<KvmThread>) {
                 (UPCALLS.release_tables)(TABLES_KEPT);
                 host::flush();
                 if !EVENTS.lock().is_empty() || !thread.place().may_be(cpu.index) {
+                    rests(&owner);
                     return ready(thread.clone());
                 }
             }
-            Next::Task(served) => return leave(thread, owner, vector, address, served),
+            Next::Task(served) => {
+                rests(&owner);
+                return leave(thread, owner, vector, address, served);
+            }
         }
     }
 }
@@ -320,7 +332,12 @@ fn leave(
                 ..thread.trap(TRAP_EXCEPTION)
             }
         }
-        _ => return interrupted(thread),
+        _ => {
+            if let Some(owner) = owner.filter(|_| READY.have_some(cpu::this().index)) {
+                owner.gives_way();
+            }
+            return interrupted(thread);
+        }
     };
     thread.run_state.set(RunState::Stopped);
     // This trap answers a request to stop, too.

@@ -11,6 +11,7 @@ use qlib::{Gpa, PAGE_SIZE, Va};
 
 use super::{apic, cpu, msr, sched};
 use crate::arch::{boot, phys};
+use crate::errno::Errno;
 
 /// More pages than this are forgotten by forgetting everything.
 const MAX_SINGLE: u64 = 16;
@@ -33,6 +34,11 @@ pub(super) unsafe extern "C" fn space_touched(_: u64, _: Va, pages: u64, bitmap:
     // SAFETY: the kernel's bitmap has a bit for each page, in whole words.
     unsafe { core::slice::from_raw_parts_mut(bitmap, words) }.fill(u64::MAX);
     0
+}
+
+/// The host knows of CPUs only.
+pub(super) unsafe extern "C" fn space_time(_: u64) -> i64 {
+    -i64::from(Errno::ENOSYS.0)
 }
 
 /// Nobody but the guest itself follows its page tables.

@@ -16,6 +16,7 @@ pub const OPERATIONS: PlatformOps = PlatformOps {
     space_new: space::space_new,
     space_drop: space::space_drop,
     space_touched: space::space_touched,
+    space_time: space::space_time,
     thread_new: thread::thread_new,
     thread_drop: thread::thread_drop,
     thread_resume: thread::thread_resume,

@@ -1,9 +1,10 @@
-//! What the host does with its disk for us, and takes its time for.
+//! What the host does with its disk or memory for us, and takes its time for.
 
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use qlib::host::{DISK_BEGUN, Op};
+use qlib::Gpa;
+use qlib::host::{DISK_BEGUN, NO_HANDLE, Op};
 
 use crate::errno::{Errno, Result};
 use crate::fs::disk::{Begun, Pending};
@@ -34,6 +35,11 @@ pub(super) fn begin(op: Op, handle: u32, args: &[u64]) -> Result<Begun> {
     }
     work.is_pending.store(true, Relaxed);
     Ok(Some(work))
+}
+
+/// Has the host begin to put a huge page behind 2 MiB of RAM ([`Op::HugePage`]).
+pub fn begin_huge_page(extent: Gpa) -> Result<Begun> {
+    begin(Op::HugePage, NO_HANDLE, &[extent.0])
 }
 
 impl Pending for HostWork {

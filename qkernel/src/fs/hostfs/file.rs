@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 
-use linux_raw_sys::general::{DT_REG, DT_UNKNOWN, O_ACCMODE, RWF_APPEND};
+use linux_raw_sys::general::{DT_REG, DT_UNKNOWN, O_ACCMODE, RWF_APPEND, SEEK_DATA, SEEK_HOLE};
 use qlib::PAGE_SIZE;
 use qlib::host::{MAX_SEGMENTS, Op};
 
@@ -175,6 +175,14 @@ impl FileOps for HostFile {
         Ok(())
     }
 
+    fn seek_data(&self, _file: &OpenFile, offset: u64, data: bool) -> Result<u64> {
+        let whence = if data { SEEK_DATA } else { SEEK_HOLE };
+        let found =
+            Call::on(Op::Seek, self.number()).arg(0, offset).arg(1, u64::from(whence)).run();
+        // Directories can be sought in, but have no holes.
+        found.map_err(|e| if e == Errno::ESPIPE { Errno::EINVAL } else { e })
+    }
+
     fn nameless(&self) -> Option<Arc<dyn Inode>> {
         self.node.nameless(&self.handle)
     }
@@ -188,6 +196,10 @@ impl FileOps for HostFile {
 
     fn sync(&self, _file: &OpenFile, data_only: bool) -> Result<Begun> {
         disk::begin(Op::Sync, self.number(), &[u64::from(data_only)])
+    }
+
+    fn sync_range(&self, _file: &OpenFile, offset: u64, len: u64, flags: u32) -> Result<Begun> {
+        disk::begin(Op::Sync, self.number(), &[2, offset, len, u64::from(flags)])
     }
 
     fn sync_fs(&self, _file: &OpenFile) -> Result<Begun> {

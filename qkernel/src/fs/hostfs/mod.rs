@@ -18,6 +18,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use qlib::host::Op;
 use zerocopy::FromZeros;
 
+pub use disk::begin_huge_page;
 pub use file::HostFile;
 pub use node::HostNode;
 use window::HostMapping;
@@ -138,6 +139,11 @@ impl FileSystem for HostFs {
 
     fn statfs(&self) -> Result<StatFs> {
         statfs(self.handle())
+    }
+
+    fn tells_extents(&self) -> bool {
+        // As those of Linux that only live in memory do not.
+        !matches!(self.type_name(), "tmpfs" | "ramfs")
     }
 
     fn sync(&self) -> Result<Begun> {

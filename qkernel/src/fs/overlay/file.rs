@@ -91,7 +91,7 @@ impl FileOps for OverlayFile {
     }
 
     fn sync(&self, _file: &OpenFile, _data_only: bool) -> Result<Begun> {
-        // The upper layer is memory, and nothing is written to the lower one.
+        // The upper layer goes with the sandbox, and nothing is written to the lower one.
         Ok(None)
     }
 

@@ -1,4 +1,4 @@
-//! An overlay: a guest-private upper layer in memory over a lower layer that is never written.
+//! An overlay: a guest-private upper layer over a lower layer that is never written.
 //!
 //! Removed names of the lower layer are remembered beside the upper layer's directories, not in
 //! them. A file of the lower layer is copied up when it is first opened for writing or changed
@@ -15,10 +15,12 @@ use alloc::vec::Vec;
 pub use node::OverlayNode;
 
 use linux_raw_sys::general::OVERLAYFS_SUPER_MAGIC;
+use qlib::control::RootLayer;
 
 use super::attr::StatFs;
 use super::inode::{FileSystem, Inode, next_device};
 use super::tmpfs::TmpFs;
+use crate::account;
 use crate::errno::Result;
 use crate::sync::Mutex;
 
@@ -40,10 +42,12 @@ pub struct OverlayFs {
 }
 
 impl OverlayFs {
-    /// A new upper layer of at most `limit_bytes` over `lower`.
-    pub fn new(lower: Arc<dyn FileSystem>, limit_bytes: u64) -> Result<Arc<Self>> {
+    /// A new upper layer over `lower`.
+    pub fn new(lower: Arc<dyn FileSystem>, layer: &RootLayer) -> Result<Arc<Self>> {
         let root = lower.root().attributes()?;
-        let upper = TmpFs::new(limit_bytes, root.mode & 0o7777, root.uid, root.gid);
+        let bytes = layer.bytes(account::memory_bytes());
+        let make = if layer.is_on_disk { TmpFs::on_disk } else { TmpFs::new };
+        let upper = make(bytes, root.mode & 0o7777, root.uid, root.gid);
         Ok(Arc::new_cyclic(|this| OverlayFs {
             upper,
             lower,
@@ -84,6 +88,10 @@ impl FileSystem for OverlayFs {
 
     fn statfs(&self) -> Result<StatFs> {
         Ok(StatFs { kind: i64::from(OVERLAYFS_SUPER_MAGIC), ..self.upper.statfs()? })
+    }
+
+    fn tells_extents(&self) -> bool {
+        self.upper.tells_extents()
     }
 
     fn unmounted(&self) {

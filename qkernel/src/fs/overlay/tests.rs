@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general::{RENAME_EXCHANGE, S_IFDIR, S_IFLNK, S_IFREG};
+use qlib::control::RootLayer;
 
 use super::OverlayFs;
 use super::file::list;
@@ -26,7 +27,8 @@ fn overlay() -> (Arc<TmpFs>, Arc<OverlayFs>) {
     }
     lower.root().make_node(b"file", &node(S_IFREG | 0o600)).unwrap();
     lower.root().make_symlink(b"link", b"file", &node(S_IFLNK)).unwrap();
-    let overlay = OverlayFs::new(lower.clone(), 1 << 20).unwrap();
+    let layer = RootLayer { is_on_disk: false, limit_bytes: 1 << 20 };
+    let overlay = OverlayFs::new(lower.clone(), &layer).unwrap();
     (lower, overlay)
 }
 

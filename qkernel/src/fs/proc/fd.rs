@@ -44,12 +44,12 @@ impl FdDir {
 impl Dir for FdDir {
     fn find(&self, name: &[u8]) -> Option<Node> {
         let fd = Fd::try_from(number(name)?).ok()?;
-        let file = self.subject.thread().ok()?.files().get(fd).ok()?;
+        let file = self.subject.living().ok()?.files().get(fd).ok()?;
         let subject = self.subject.clone();
         Some(if self.infos {
             Node::File(
                 0o400,
-                Box::new(move |reader| info(&subject.check_access(reader)?, fd)),
+                Box::new(move |reader| info(&subject.check_living(reader)?, fd)),
                 None,
             )
         } else {
@@ -59,7 +59,7 @@ impl Dir for FdDir {
             Node::Link(
                 read | write,
                 Box::new(move |reader| {
-                    let thread = subject.check_access(reader)?;
+                    let thread = subject.check_living(reader)?;
                     let file = thread.files().get(fd)?;
                     Ok(Link::Place(place_of(&file, &thread.fs().root)))
                 }),
@@ -69,7 +69,7 @@ impl Dir for FdDir {
 
     /// The positions are the descriptors.
     fn list_from(&self, from: u64) -> Vec<Listed> {
-        let Ok(thread) = self.subject.thread() else { return Vec::new() };
+        let Ok(thread) = self.subject.living() else { return Vec::new() };
         let open = thread.files().list(usize::try_from(from).unwrap_or(usize::MAX), LISTED);
         let kind = if self.infos { S_IFREG } else { S_IFLNK };
         numbered(open.into_iter().map(Fd::cast_unsigned), 0, kind)
@@ -111,7 +111,7 @@ fn info(thread: &Arc<Thread>, fd: Fd) -> Result<Vec<u8>> {
 
 /// Where an open file is, as seen from `root`; for one without a place a place of its own, through
 /// which it can be opened again.
-pub(super) fn place_of(file: &Arc<OpenFile>, root: &Location) -> Location {
+pub fn place_of(file: &Arc<OpenFile>, root: &Location) -> Location {
     if let Some(place) = file.place(root) {
         return place;
     }
@@ -191,6 +191,14 @@ impl Inode for FileInode {
 
     fn set_attributes(&self, change: &SetAttributes) -> Result {
         self.0.ops.set_attributes(&self.0, change)
+    }
+
+    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        self.0.ops.get_xattr(&self.0, name)
+    }
+
+    fn list_xattr(&self) -> Result<Vec<u8>> {
+        self.0.ops.list_xattr(&self.0)
     }
 
     fn as_any(&self) -> &dyn Any {

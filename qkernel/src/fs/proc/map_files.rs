@@ -40,13 +40,13 @@ fn find(mm: &AddressSpace, name: &[u8]) -> Option<Vma> {
 
 impl Dir for MapFiles {
     fn find(&self, name: &[u8]) -> Option<Node> {
-        let mm = self.0.thread().ok()?.mm();
+        let mm = self.0.living().ok()?.mm();
         file(&find(&mm, name)?)?;
         let (subject, name) = (self.0.clone(), name.to_vec());
         Some(Node::Link(
             0o500,
             alloc::boxed::Box::new(move |reader| {
-                let thread = subject.check_access(reader)?;
+                let thread = subject.check_living(reader)?;
                 let vma = find(&thread.mm(), &name).ok_or(Errno::ENOENT)?;
                 let file = file(&vma).ok_or(Errno::ENOENT)?;
                 Ok(Link::Place(place_of(&file, &thread.fs().root)))
@@ -56,7 +56,7 @@ impl Dir for MapFiles {
 
     /// The positions are the ends of mappings, in pages.
     fn list_from(&self, from: u64) -> Vec<Listed> {
-        let Ok(thread) = self.0.thread() else { return Vec::new() };
+        let Ok(thread) = self.0.living() else { return Vec::new() };
         let (mm, mut listed) = (thread.mm(), Vec::new());
         let mut next = Va(from << qlib::PAGE_SHIFT);
         while let Some(vma) = mm.range_after(next) {

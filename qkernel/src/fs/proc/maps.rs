@@ -14,6 +14,7 @@ use crate::fs::attr::device_parts;
 use crate::fs::file::file_of;
 use crate::mm::policy::Policy;
 use crate::mm::{AddressSpace, Prot, VSYSCALL, Vma, VmaFlags};
+use crate::task::vdso;
 
 /// Makes the record at a cursor (see [`crate::fs::records`]), of a memory, with paths as seen from
 /// a root.
@@ -77,21 +78,39 @@ fn after_last(cursor: u64, more: &str) -> Option<(Vec<u8>, u64)> {
     (cursor < end).then(|| (line(), end))
 }
 
+/// The range that the record at a cursor is about.
+fn range_at(mm: &AddressSpace, cursor: u64) -> Option<Vma> {
+    let above = || vdso::of_platform().filter(|vma| cursor < vma.end.0);
+    mm.range_after(Va(cursor)).or_else(above)
+}
+
 /// maps: the cursor is the address from which on ranges are still to be listed.
 pub fn maps(
     mm: &Arc<AddressSpace>,
     root: &Location,
     cursor: u64,
 ) -> Result<Option<(Vec<u8>, u64)>> {
-    let Some(vma) = mm.range_after(Va(cursor)) else { return Ok(after_last(cursor, "")) };
+    let Some(vma) = range_at(mm, cursor) else { return Ok(after_last(cursor, "")) };
     let mut out = Vec::new();
     line(&mut out, &vma, root);
     Ok(Some((out, vma.end.0)))
 }
 
-/// The rows of smaps for `size` bytes, `resident` of them present. Pages that several share count
+/// What is there of a range, or of all.
+#[derive(Default)]
+struct Shown {
+    /// In bytes, as all others.
+    resident: u64,
+    /// Whether that is no file's.
+    anonymous: bool,
+    huge: u64,
+    swapped: u64,
+}
+
+/// The rows of smaps for `size` bytes, some of them present. Pages that several share count
 /// as private.
-fn rows(out: &mut String, size: Option<u64>, resident: u64, anonymous: bool, swapped: u64) {
+fn rows(out: &mut String, size: Option<u64>, shown: &Shown) {
+    let Shown { resident, anonymous, huge, swapped } = *shown;
     let kib = |bytes: u64| bytes / 1024;
     let mut row = |name: &str, bytes: u64| {
         let _ = writeln!(out, "{:<16}{:>8} kB", format!("{name}:"), kib(bytes));
@@ -109,6 +128,7 @@ fn rows(out: &mut String, size: Option<u64>, resident: u64, anonymous: bool, swa
     row("Private_Dirty", if anonymous { resident } else { 0 });
     row("Referenced", resident);
     row("Anonymous", if anonymous { resident } else { 0 });
+    row("AnonHugePages", huge);
     row("Swap", swapped);
     row("SwapPss", swapped);
     row("Locked", 0);
@@ -120,16 +140,23 @@ pub fn smaps(
     root: &Location,
     cursor: u64,
 ) -> Result<Option<(Vec<u8>, u64)>> {
-    let Some(vma) = mm.range_after(Va(cursor)) else {
+    let Some(vma) = range_at(mm, cursor) else {
         let mut text = String::new();
-        rows(&mut text, Some(PAGE_SIZE), 0, true, 0);
+        rows(&mut text, Some(PAGE_SIZE), &Shown::default());
         return Ok(after_last(cursor, &(text + "VmFlags: ex\n")));
     };
     let mut out = Vec::new();
     line(&mut out, &vma, root);
     let present = mm.resident_pages(vma.start, vma.end);
     let mut text = String::new();
-    rows(&mut text, Some(vma.len()), present << PAGE_SHIFT, vma.backing.is_none(), 0);
+    let anonymous = vma.backing.is_none();
+    let shown = Shown {
+        resident: present << PAGE_SHIFT,
+        anonymous,
+        huge: if anonymous { mm.huge_bytes(vma.start..vma.end) } else { 0 },
+        swapped: 0,
+    };
+    rows(&mut text, Some(vma.len()), &shown);
     text.push_str("VmFlags:");
     for (on, flag) in [
         (vma.prot.contains(Prot::READ), " rd"),
@@ -145,6 +172,8 @@ pub fn smaps(
         (vma.flags.contains(VmaFlags::DONT_FORK), " dc"),
         (vma.flags.contains(VmaFlags::DONT_DUMP), " dd"),
         (vma.flags.contains(VmaFlags::WIPE_ON_FORK), " wf"),
+        (vma.flags.contains(VmaFlags::HUGE), " hg"),
+        (vma.flags.contains(VmaFlags::NO_HUGE), " nh"),
         (vma.flags.contains(VmaFlags::DROPPABLE), " dp"),
         (vma.flags.contains(VmaFlags::SEALED), " sl"),
     ] {
@@ -201,13 +230,18 @@ pub fn smaps_rollup(
         return Ok(None);
     }
     let (mut start, mut end) = (None, 0);
+    let mut without_file = Vec::new();
     mm.for_each_range(|vma| {
         start.get_or_insert(vma.start.0);
         end = vma.end.0;
+        if vma.backing.is_none() {
+            without_file.push(vma.start..vma.end);
+        }
     });
+    let huge = without_file.into_iter().map(|range| mm.huge_bytes(range)).sum();
     let (resident, (_, _, swapped)) = (mm.resident_bytes(), mm.sizes());
     let mut text =
         format!("{:08x}-{end:08x} ---p 00000000 00:00 0{:>34}\n", start.unwrap_or(0), "[rollup]");
-    rows(&mut text, None, resident, true, swapped);
+    rows(&mut text, None, &Shown { resident, anonymous: true, huge, swapped });
     Ok(Some((text.into_bytes(), 1)))
 }

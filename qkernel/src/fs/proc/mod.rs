@@ -22,6 +22,7 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::general::{PROC_SUPER_MAGIC, S_IFDIR};
 
+pub use fd::place_of;
 pub use sys::set as set_sysctl;
 
 use super::inode::{FileSystem, Link};

@@ -54,6 +54,14 @@ impl Subject {
         }
     }
 
+    /// As [`Subject::thread`]; ESRCH also where the first thread of the process has ended while
+    /// others live. What it had is not to be found by it any more.
+    pub fn living(&self) -> Result<Arc<Thread>> {
+        let thread = self.thread()?;
+        let lives = self.is_thread() || thread.tid() == thread.process.pid;
+        lives.then_some(thread).ok_or(Errno::ESRCH)
+    }
+
     /// What the file system calls `pid`; 0 if it does not see it.
     pub fn number_of(&self, pid: u32) -> u32 {
         self.namespace.number_of(pid)
@@ -76,6 +84,20 @@ impl Subject {
         let thread = self.thread()?;
         access::check(reader, &thread, AccessMode::FileSystem).map_err(|_| Errno::EACCES)?;
         Ok(thread)
+    }
+
+    /// The same of what a thread gives up when it ends: ESRCH as [`Subject::living`].
+    pub fn check_living(&self, reader: &Arc<Thread>) -> Result<Arc<Thread>> {
+        self.check_access(reader)?;
+        self.living()
+    }
+
+    /// The same of what a link leads to: ENOENT.
+    fn check_linked(&self, reader: &Arc<Thread>) -> Result<Arc<Thread>> {
+        self.check_living(reader).map_err(|errno| match errno {
+            Errno::ESRCH => Errno::ENOENT,
+            errno => errno,
+        })
     }
 }
 
@@ -120,11 +142,14 @@ fn about_memory(subject: Subject, next: maps::Next) -> Node {
     Node::Own(
         0o400,
         Box::new(move |opener| {
-            let program = subject.check_access(opener)?.mm().program();
+            subject.check_access(opener)?;
+            let program = subject.living().ok().map(|thread| thread.mm().program());
             let root = opener.fs().root;
-            Ok(Arc::new(RecordFile::new(move |cursor| match program.get() {
-                Some(mm) => next(&mm, &root, cursor),
-                None => Ok(None),
+            Ok(Arc::new(RecordFile::new(move |cursor| {
+                match program.as_ref().and_then(|p| p.get()) {
+                    Some(mm) => next(&mm, &root, cursor),
+                    None => Ok(None),
+                }
             })))
         }),
     )
@@ -147,7 +172,7 @@ fn numa_maps(subject: Subject) -> Node {
 }
 
 fn link(subject: Subject, follow: fn(&Arc<Thread>) -> Result<Link>) -> Node {
-    link_by(move |reader| follow(&subject.check_access(reader)?))
+    link_by(move |reader| follow(&subject.check_linked(reader)?))
 }
 
 const NAMES: &[(&str, u32, Make)] = &[
@@ -183,7 +208,7 @@ const NAMES: &[(&str, u32, Make)] = &[
     ("mem", S_IFREG, |s| {
         Node::Own(
             0o600,
-            Box::new(move |reader| Ok(Arc::new(MemFile(s.check_access(reader)?.mm().program())))),
+            Box::new(move |reader| Ok(Arc::new(MemFile(s.check_living(reader)?.mm().program())))),
         )
     }),
     ("mountinfo", S_IFREG, |s| {
@@ -199,7 +224,7 @@ const NAMES: &[(&str, u32, Make)] = &[
     ("pagemap", S_IFREG, |s| {
         Node::Own(
             0o400,
-            Box::new(move |by| Ok(Arc::new(PageMap(s.check_access(by)?.mm().program())))),
+            Box::new(move |by| Ok(Arc::new(PageMap(s.check_living(by)?.mm().program())))),
         )
     }),
     ("personality", S_IFREG, |s| {
@@ -243,7 +268,12 @@ impl Dir for NsDir {
         let (_, kind) = *NAMESPACES.iter().find(|(n, _)| n.as_bytes() == name)?;
         let (subject, is_of_children) = (self.0.clone(), name == b"pid_for_children");
         Some(link_by(move |reader| {
-            let thread = subject.check_access(reader)?;
+            let thread = match kind {
+                // It is in these for as long as it has a number.
+                Kind::Pid if !is_of_children => subject.check_access(reader)?,
+                Kind::User => subject.check_access(reader)?,
+                _ => subject.check_linked(reader)?,
+            };
             if !is_of_children {
                 return Ok(nsfs::link_to(thread.namespace(kind)));
             }

@@ -13,6 +13,7 @@ use super::pid::Subject;
 use super::system::TICK_NS;
 use crate::errno::Result;
 use crate::ipc::tty::device as tty;
+use crate::mm::discard::Resident;
 use crate::mm::{Prot, VmaFlags};
 use crate::task::trace::{self, stops};
 use crate::task::{Process, Thread, affinity, signal};
@@ -22,7 +23,9 @@ use crate::task::{Process, Thread, affinity, signal};
 struct Sizes {
     total: u64,
     locked: u64,
-    resident: u64,
+    resident: Resident,
+    /// The most of total and resident.
+    peaks: (u64, u64),
     swapped: u64,
     data: u64,
     stack: u64,
@@ -33,8 +36,8 @@ fn sizes(process: &Process) -> Sizes {
     let mm = process.mm();
     let (total, _, swapped) = mm.sizes();
     let (_, locked) = mm.mapped_and_locked();
-    let mut sizes =
-        Sizes { total, locked, resident: mm.resident_bytes(), swapped, ..Sizes::default() };
+    let (resident, peaks) = (mm.resident_by_kind(), mm.peaks());
+    let mut sizes = Sizes { total, locked, resident, peaks, swapped, ..Sizes::default() };
     mm.for_each_range(|vma| {
         if vma.flags.contains(VmaFlags::STACK) {
             sizes.stack += vma.len();
@@ -116,7 +119,7 @@ pub fn stat(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
         20 + nice,
         tick(process.start_ns),
         sizes.total,
-        sizes.resident / PAGE_SIZE,
+        sizes.resident.all() / PAGE_SIZE,
         u64::MAX,
     );
     let _ = write!(
@@ -135,9 +138,10 @@ pub fn statm(subject: &Subject, _reader: &Arc<Thread>) -> Result<Vec<u8>> {
     let pages = |bytes: u64| bytes / PAGE_SIZE;
     let data = pages(sizes.data + sizes.stack);
     Ok(format!(
-        "{} {} 0 {} 0 {data} 0\n",
+        "{} {} {} {} 0 {data} 0\n",
         pages(sizes.total),
-        pages(sizes.resident),
+        pages(sizes.resident.all()),
+        pages(sizes.resident.file + sizes.resident.shared),
         pages(sizes.text)
     )
     .into_bytes())
@@ -227,23 +231,27 @@ pub fn status(subject: &Subject, reader: &Arc<Thread>) -> Result<Vec<u8>> {
         u32::from(creds.no_new_privs)
     );
     let _ = writeln!(out, "Cpus_allowed:\t{cpus:x}\nCpus_allowed_list:\t{}", affinity::list(cpus));
-    out.push_str(
-        "Mems_allowed:\t1\nMems_allowed_list:\t0\nvoluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0\n",
+    let used = thread.as_ref().map(|thread| thread.usage()).unwrap_or_default();
+    let _ = writeln!(
+        out,
+        "Mems_allowed:\t1\nMems_allowed_list:\t0\nvoluntary_ctxt_switches:\t{}\n\
+        nonvoluntary_ctxt_switches:\t{}",
+        used.voluntary_switches, used.other_switches
     );
     Ok(out.into_bytes())
 }
 
 fn memory_rows(out: &mut String, sizes: &Sizes) {
     for (name, bytes) in [
-        ("VmPeak", sizes.total),
+        ("VmPeak", sizes.peaks.0),
         ("VmSize", sizes.total),
         ("VmLck", sizes.locked),
         ("VmPin", 0),
-        ("VmHWM", sizes.resident),
-        ("VmRSS", sizes.resident),
-        ("RssAnon", sizes.resident),
-        ("RssFile", 0),
-        ("RssShmem", 0),
+        ("VmHWM", sizes.peaks.1),
+        ("VmRSS", sizes.resident.all()),
+        ("RssAnon", sizes.resident.anonymous),
+        ("RssFile", sizes.resident.file),
+        ("RssShmem", sizes.resident.shared),
         ("VmData", sizes.data),
         ("VmStk", sizes.stack),
         ("VmExe", sizes.text),

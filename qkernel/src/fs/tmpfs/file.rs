@@ -5,7 +5,6 @@ use alloc::vec::Vec;
 use core::any::Any;
 
 use linux_raw_sys::general::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
-use qlib::PAGE_SIZE;
 
 use super::TmpNode;
 use super::node::Content;
@@ -39,9 +38,7 @@ impl FileOps for TmpFile {
     fn held_bytes(&self) -> u64 {
         // What has a name stays.
         let is_unlinked = self.node.attributes.lock().nlink == 0;
-        self.node
-            .data()
-            .map_or(0, |data| if is_unlinked { data.page_count() * PAGE_SIZE } else { 0 })
+        self.node.data().map_or(0, |data| if is_unlinked { data.held_bytes() } else { 0 })
     }
 
     fn read(&self, _file: &OpenFile, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {

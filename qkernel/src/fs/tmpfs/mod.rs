@@ -125,6 +125,12 @@ impl TmpFs {
         Self::with_quota((quota, Inodes::new(default_inodes())), mode, uid, gid)
     }
 
+    /// As [`TmpFs::new`], with files that lie on the host's disk ([`Quota::on_disk`]).
+    pub fn on_disk(limit_bytes: u64, mode: u32, uid: u32, gid: u32) -> Arc<Self> {
+        let quota = Quota::on_disk(limit_bytes.div_ceil(PAGE_SIZE));
+        Self::with_quota((quota, Inodes::new(default_inodes())), mode, uid, gid)
+    }
+
     fn with_quota(
         (quota, inodes): (Arc<Quota>, Arc<Inodes>),
         mode: u32,

@@ -36,10 +36,7 @@ impl Mmu for Hardware {
 
     fn protect(&mut self, table: &mut Table, range: Range<Va>, change: &dyn Fn(Pte) -> Pte) -> u64 {
         let mut changed: Option<Range<Va>> = None;
-        table.for_each(range, &mut |va, pte| {
-            if !pte.is_present() {
-                return Action::Keep;
-            }
+        table.for_each_present(range, &mut |va, pte| {
             let new = change(pte);
             if prot_of(pte) != prot_of(new) {
                 let start = changed.as_ref().map_or(va, |changed| changed.start);

@@ -167,12 +167,8 @@ impl Mirror {
             high = high + PAGE_SIZE;
         }
         let first = pte.gpa() - (page - low);
-        table.for_each(low..high, &mut |_, pte| {
-            if pte.is_present() {
-                Action::Replace(pte.with(PteFlags::ACCESSED))
-            } else {
-                Action::Keep
-            }
+        table.for_each_present(low..high, &mut |_, pte| {
+            Action::Replace(pte.with(PteFlags::ACCESSED))
         });
         self.push_map(low..high, first, prot_of(pte));
     }
@@ -231,10 +227,7 @@ impl Mmu for Mirror {
         // no protection can change.
         let mut too_many = false;
         let limit = if self.shared { 0 } else { MAX_PROTECT_RUNS };
-        table.for_each(range.clone(), &mut |va, pte| {
-            if !pte.is_present() {
-                return Action::Keep;
-            }
+        table.for_each_present(range.clone(), &mut |va, pte| {
             let new = change(pte);
             if self.may_be_cached(pte) && prot_of(pte) != prot_of(new) {
                 let prot = prot_of(new);

@@ -47,7 +47,7 @@ pub(super) trait Mmu: Send {
     /// Unmaps all pages of `range` without touching what the entries hold; they fault in again.
     fn forget(&mut self, table: &mut Table, range: Range<Va>) {
         let mut cached = false;
-        table.for_each(range.clone(), &mut |_, pte| {
+        table.for_each_present(range.clone(), &mut |_, pte| {
             cached |= self.may_be_cached(pte);
             match is_mapped(pte) {
                 true => Action::Replace(pte.without(PteFlags::ACCESSED)),
@@ -63,7 +63,7 @@ pub(super) trait Mmu: Send {
     /// use by the mapping is lost with that, so it counts as used: how many pages had been emptied.
     fn hide(&mut self, table: &mut Table, range: Range<Va>) -> u64 {
         let mut emptied = 0;
-        table.for_each(range.clone(), &mut |_, pte| match is_mapped(pte) {
+        table.for_each_present(range.clone(), &mut |_, pte| match is_mapped(pte) {
             true => {
                 emptied += u64::from(Usage::of(pte).is_emptied());
                 Action::Replace(Usage::of(pte).seen().put(pte))

@@ -1,16 +1,18 @@
 //! Pages that lie in the store, or [are to](kept): which slots ([`slots`]), when they were last
-//! used ([`usage`]), reading them back ([`read`]), also [ahead] of use; and what hibernation does
-//! to an address space: noting what was used, hiding it from the platform, and rewriting its
-//! entries.
+//! used ([`usage`]), [writing](write()) and reading them back ([`read`]), also [ahead] of use; and
+//! what hibernation does to an address space: noting what was used, hiding it from the platform,
+//! and rewriting its entries.
 
 pub mod ahead;
 pub mod kept;
 mod read;
 pub mod slots;
 pub mod usage;
+mod write;
 
 pub use read::{memory_is_lost, swap_in, swap_in_run, swap_ins};
 pub use usage::Usage;
+pub use write::{segments_of, write, write_soon};
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -57,11 +59,11 @@ impl AddressSpace {
         inner.emptied.forget(u64::MAX);
     }
 
-    /// Notes of those entries of `range` that are `open` which pages user code has touched.
+    /// Notes of those present entries of `range` that are `open` which pages user code has touched.
     pub(super) fn note_touched(&self, range: Range<Va>, is_open: &dyn Fn(Pte) -> bool) {
         let mut inner = self.lock();
         let mut chunks: Vec<Va> = Vec::new();
-        inner.table().visit(range, &mut |va, pte| {
+        inner.table().visit_present(range, &mut |va, pte| {
             let chunk = va.align_down(CHUNK_BYTES);
             if is_open(pte) && chunks.last() != Some(&chunk) {
                 chunks.push(chunk);
@@ -77,7 +79,7 @@ impl AddressSpace {
                 Err(_) => bitmap.fill(u64::MAX),
             }
             let mut refilled = 0;
-            inner.table().for_each(chunk..chunk + CHUNK_BYTES, &mut |va, pte| {
+            inner.table().for_each_present(chunk..chunk + CHUNK_BYTES, &mut |va, pte| {
                 let page = ((va - chunk) / PAGE_SIZE) as usize;
                 let touched = bitmap[page / 64] >> (page % 64) & 1 != 0;
                 if touched && is_open(pte) {
@@ -119,7 +121,7 @@ impl AddressSpace {
             if vma.is_shared() != shared {
                 continue;
             }
-            inner.table().for_each(vma.start..vma.end, &mut |_, pte| {
+            inner.table().for_each_present(vma.start..vma.end, &mut |_, pte| {
                 if counted_frame(pte).is_none() {
                     return Action::Keep;
                 }

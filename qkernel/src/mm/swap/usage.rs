@@ -45,6 +45,16 @@ impl Usage {
         pte.with_spare(self.0)
     }
 
+    /// As six bits.
+    pub fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// That of [`Self::bits`], the low six.
+    pub fn from_bits(bits: u8) -> Usage {
+        Usage(bits & 0x3f)
+    }
+
     /// True if nobody is known to have used it since it was brought in, or emptied.
     pub fn is_unseen(self) -> bool {
         self.0 & (Self::UNSEEN | Self::EMPTIED) != 0

@@ -3,16 +3,20 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use linux_raw_sys::net::{MSG_OOB, MSG_PEEK, MSG_TRUNC};
+use linux_raw_sys::net::{
+    AF_INET, AF_INET6, IP_PKTINFO, IP_TOS, IP_TTL, IPV6_HOPLIMIT, IPV6_PKTINFO, IPV6_TCLASS,
+    MSG_OOB, MSG_PEEK, MSG_TRUNC,
+};
 
 use super::address;
+use super::kept::{IP, IP6};
 use super::ports::choose;
 use super::socket::{GuestSocket, ports_of};
 use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
-use crate::net::message::Received;
+use crate::net::message::{self, Received};
 use crate::time;
 use crate::wait::PollMask;
 
@@ -89,14 +93,75 @@ pub(super) fn length_of(buffer: &IoBuffer<'_>, most: usize) -> Result<usize> {
     if length > most { Err(Errno::EMSGSIZE) } else { Ok(length) }
 }
 
+/// What control messages say of a datagram that is sent.
+#[derive(Default)]
+struct Said {
+    /// The number of the interface by which it goes.
+    device: Option<u32>,
+    /// Where it comes from.
+    source: Option<IpAddr>,
+    /// The hops that it may take.
+    hops: Option<u8>,
+}
+
 impl GuestSocket {
+    /// What is said by IP_PKTINFO and IP_TTL (ip(7)), IPV6_PKTINFO and IPV6_HOPLIMIT (ipv6(7)).
+    /// EINVAL for other messages of IP, and for addresses that are not this machine's; ENODEV.
+    fn said(&self, control: &[u8]) -> Result<Said> {
+        let mut said = Said::default();
+        let word = |data: &[u8]| data.first_chunk().map(|word| u32::from_ne_bytes(*word));
+        let hops = |data: &[u8], least| {
+            let hops = word(data).filter(|_| data.len() == 4).ok_or(Errno::EINVAL)?;
+            u8::try_from(hops).ok().filter(|hops| *hops >= least).ok_or(Errno::EINVAL)
+        };
+        for (level, kind, data) in message::parse(control)? {
+            let (index, source) = match (level, kind, data.len()) {
+                // struct in_pktinfo: the interface, where it comes from, and nothing that counts.
+                (IP, IP_PKTINFO, 12) => {
+                    let source: [u8; 4] = [data[4], data[5], data[6], data[7]];
+                    (word(data), IpAddr::from(source))
+                }
+                (IP6, IPV6_PKTINFO, 20..) if self.domain == AF_INET6 => {
+                    let (address, index) = data.split_at(16);
+                    let source: [u8; 16] = address.try_into().map_err(|_| Errno::EINVAL)?;
+                    (word(index), Ipv6Addr::from(source).to_canonical())
+                }
+                (IP, IP_TTL, _) => {
+                    said.hops = Some(hops(data, 1)?);
+                    continue;
+                }
+                (IP6, IPV6_HOPLIMIT, _) if self.domain == AF_INET6 => {
+                    said.hops = Some(hops(data, 0)?);
+                    continue;
+                }
+                // Nobody is told of it.
+                (IP, IP_TOS, _) => continue,
+                (IP6, IPV6_TCLASS, _) if self.domain == AF_INET6 => continue,
+                (IP, ..) if self.domain == AF_INET => return Err(Errno::EINVAL),
+                (IP6, ..) if self.domain == AF_INET6 => return Err(Errno::EINVAL),
+                _ => continue,
+            };
+            if let Some(index @ 1..) = index {
+                self.network.link(index)?;
+                said.device = Some(index);
+            }
+            if !source.is_unspecified() {
+                self.network.local(source).ok_or(Errno::EINVAL)?;
+                said.source = Some(source);
+            }
+        }
+        Ok(said)
+    }
+
     pub(super) fn send_datagram(
         &self,
         buffer: &mut IoBuffer<'_>,
         flags: u32,
         to: &[u8],
+        control: &[u8],
     ) -> Result<usize> {
         check_flags(flags)?;
+        let said = self.said(control)?;
         let connected = {
             let mut state = self.state.lock();
             state.report()?;
@@ -110,19 +175,33 @@ impl GuestSocket {
             [] => connected.ok_or(Errno::EDESTADDRREQ)?,
             given => address::parse_datagram(self.domain, given)?,
         };
-        let (to, path) = self.route(to)?;
+        let (to, path) = self.route_by(said.device, to)?;
         if to.port() == 0 {
             return Err(Errno::EINVAL);
         }
-        let from = self.local_for(path.source)?;
+        let mut from = self.local_for(path.source)?;
+        if let Some(source) = said.source.filter(|source| source.is_ipv4() == to.is_ipv4()) {
+            from.set_ip(source);
+        }
+        let path = match said.hops {
+            Some(hops) => path.within(hops),
+            None => path,
+        };
         let bytes = buffer.take_message()?;
         path.count(length);
         let Some(there) = &path.arrives else { return Ok(length) };
         let candidates = ports_of(there.number).lock().at(self.protocol, to);
-        // Who has chosen this sender comes before those who hear everybody.
-        let rank = |one: &GuestSocket| match one.remote() {
-            Some(remote) => (remote == from).then_some(0),
-            None => Some(1),
+        // Who has chosen this sender comes before those who hear everybody, and who has chosen the
+        // interface before those who hear by all.
+        let index = path.arrival(from, to.ip()).index;
+        let rank = |one: &GuestSocket| {
+            let is_any = u8::from(one.device() == 0);
+            let rank = match one.remote() {
+                Some(remote) if remote == from => is_any,
+                Some(_) => return None,
+                None => 2 + is_any,
+            };
+            one.hears(index).then_some(rank)
         };
         match choose(candidates, (from, to), rank) {
             Some(receiver) => receiver.deliver(path.arrival(from, to.ip()), bytes),

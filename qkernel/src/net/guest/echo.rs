@@ -127,14 +127,15 @@ fn hear(there: &Network, message: &[u8], arrival: Arrival) {
     let kind = message.first().copied().unwrap_or_default();
     let raw = ports.lock().at(protocol | RAW, SocketAddr::new(to, RAW_PORT));
     for (socket, _) in raw.iter().filter(|(socket, _)| !socket.filters(kind)) {
-        if socket.remote().is_none_or(|remote| remote.ip() == from) {
+        let is_its = socket.remote().is_none_or(|remote| remote.ip() == from);
+        if is_its && socket.hears(arrival.index) {
             socket.deliver(arrival, packet(message, from, to, arrival.gateways));
         }
     }
     if message.len() >= HEADER && kind == REPLY[is_six] {
         let port = u16::from_be_bytes([message[4], message[5]]);
         let own = ports.lock().at(protocol, SocketAddr::new(to, port));
-        if let Some((socket, _)) = own.first() {
+        if let Some((socket, _)) = own.iter().find(|(socket, _)| socket.hears(arrival.index)) {
             socket.deliver(arrival, message.to_vec());
         }
     }

@@ -51,7 +51,6 @@ const ALL: &[Kept] = &[
     kept(SOL_SOCKET, SO_KEEPALIVE, 0, Flag),
     kept(SOL_SOCKET, SO_BROADCAST, 0, Flag),
     kept(SOL_SOCKET, SO_DONTROUTE, 0, Flag),
-    kept(SOL_SOCKET, SO_OOBINLINE, 0, Flag),
     kept(SOL_SOCKET, SO_PRIORITY, 0, Any),
     kept(SOL_SOCKET, SO_TIMESTAMP_OLD, 0, Flag),
     kept(TCP, TCP_NODELAY, 0, Flag),

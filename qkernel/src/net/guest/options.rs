@@ -4,18 +4,20 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use linux_raw_sys::general::CAP_NET_ADMIN;
+use linux_raw_sys::general::{CAP_NET_ADMIN, CAP_NET_RAW};
 use linux_raw_sys::net::{
     AF_INET6, IP_PKTINFO, IP_RECVTTL, IP_TTL, IPV6_HOPLIMIT, IPV6_PKTINFO, IPV6_RECVHOPLIMIT,
-    IPV6_RECVPKTINFO, IPV6_UNICAST_HOPS, IPV6_V6ONLY, SO_ACCEPTCONN, SO_COOKIE, SO_DOMAIN,
-    SO_ERROR, SO_LINGER, SO_MARK, SO_PEERCRED, SO_PROTOCOL, SO_RCVBUF, SO_RCVBUFFORCE, SO_RCVLOWAT,
-    SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF, SO_SNDBUFFORCE, SO_SNDLOWAT, SO_TIMESTAMP_OLD, SO_TYPE,
-    SOL_SOCKET, TCP_CONGESTION, TCP_INFO,
+    IPV6_RECVPKTINFO, IPV6_UNICAST_HOPS, IPV6_V6ONLY, SO_ACCEPTCONN, SO_BINDTODEVICE, SO_COOKIE,
+    SO_DOMAIN, SO_ERROR, SO_LINGER, SO_MARK, SO_OOBINLINE, SO_PEERCRED, SO_PROTOCOL, SO_RCVBUF,
+    SO_RCVBUFFORCE, SO_RCVLOWAT, SO_REUSEADDR, SO_REUSEPORT, SO_SNDBUF, SO_SNDBUFFORCE,
+    SO_SNDLOWAT, SO_TIMESTAMP_OLD, SO_TYPE, SOL_SOCKET, TCP_CONGESTION, TCP_INFO,
 };
+use qlib::sockopt;
 use zerocopy::IntoBytes;
 
 use super::datagram::Datagram;
 use super::echo::TTL;
+use super::interface::NAME_BYTES;
 use super::kept::{self, IP, IP6, TCP};
 use super::ports::Shares;
 use super::socket::{GuestSocket, ICMP6, RAW, Role};
@@ -46,7 +48,9 @@ const PATH_MTU: usize = 60;
 /// Bytes of the headers of IPv4 with TCP's.
 const HEADERS: u32 = 40;
 /// Options that the socket of a connection's bytes has.
-const OF_BYTES: &[u32] = &[SO_SNDBUF, SO_RCVBUF, SO_LINGER, SO_TYPE, SO_RCVLOWAT, SO_SNDLOWAT];
+const OF_BYTES: &[u32] =
+    &[SO_SNDBUF, SO_RCVBUF, SO_LINGER, SO_TYPE, SO_RCVLOWAT, SO_SNDLOWAT, SO_OOBINLINE];
+const SO_BINDTOIFINDEX: u32 = sockopt::SO_BINDTOIFINDEX as u32;
 
 /// What setsockopt(2) has set.
 #[derive(Clone, Default)]
@@ -59,6 +63,8 @@ pub(super) struct Options {
     filter: [u32; 8],
     /// SO_MARK.
     mark: u32,
+    /// SO_BINDTODEVICE: the number of the interface, 0 for any.
+    pub device: u32,
     kept: BTreeMap<(u32, u32), i32>,
 }
 
@@ -130,6 +136,12 @@ impl GuestSocket {
                 None => self.data.option(level, name),
             };
         }
+        if (level, name) == (SOL_SOCKET, SO_BINDTODEVICE) {
+            let device = self.state.lock().options.device;
+            // One that is gone has no name.
+            let name = if device == 0 { Vec::new() } else { self.network.link(device)?.name() };
+            return Ok(if name.is_empty() { name } else { [&name[..], &[0]].concat() });
+        }
         if (level, name) == (TCP, TCP_INFO) && self.is_stream() {
             return Ok(self.info());
         }
@@ -147,6 +159,7 @@ impl GuestSocket {
             // Nobody: credentials are AF_UNIX's.
             (SOL_SOCKET, SO_PEERCRED) => return Ok([0, u32::MAX, u32::MAX].as_bytes().to_vec()),
             (SOL_SOCKET, SO_MARK) => options.mark,
+            (SOL_SOCKET, SO_BINDTOIFINDEX) => options.device,
             (TCP, TCP_CONGESTION) if self.is_stream() => {
                 let mut name = CONGESTION[0].to_vec();
                 name.resize(CONGESTION_BYTES, 0);
@@ -182,8 +195,15 @@ impl GuestSocket {
 
     /// setsockopt(2).
     pub fn set_option(&self, thread: &Thread, level: u32, name: u32, value: &[u8]) -> Result {
-        let of_buffers =
-            [SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE, SO_LINGER, SO_RCVLOWAT];
+        let of_buffers = [
+            SO_SNDBUF,
+            SO_RCVBUF,
+            SO_SNDBUFFORCE,
+            SO_RCVBUFFORCE,
+            SO_LINGER,
+            SO_RCVLOWAT,
+            SO_OOBINLINE,
+        ];
         if level == SOL_SOCKET && of_buffers.contains(&name) {
             return self.data.set_option(thread, level, name, value);
         }
@@ -199,11 +219,25 @@ impl GuestSocket {
         {
             return Err(Errno::EPERM);
         }
+        if (level, name) == (SOL_SOCKET, SO_BINDTODEVICE) {
+            let name = &value[..value.len().min(NAME_BYTES - 1)];
+            let device = match name.split(|byte| *byte == 0).next().unwrap_or_default() {
+                [] => 0,
+                name => self.network.named(name)?.index(),
+            };
+            return self.bind_to_device(thread, device);
+        }
         let word = match (level, value) {
             // Those of IP may be of one byte.
             (IP, [byte]) => (*byte).into(),
             _ => value.first_chunk().map(|b| u32::from_ne_bytes(*b)).ok_or(Errno::EINVAL)?,
         };
+        if (level, name) == (SOL_SOCKET, SO_BINDTOIFINDEX) {
+            return match word as i32 {
+                ..0 => Err(Errno::EINVAL),
+                _ => self.bind_to_device(thread, word),
+            };
+        }
         let mut state = self.state.lock();
         let is_bound = state.local.is_some();
         let options = &mut state.options;
@@ -231,6 +265,18 @@ impl GuestSocket {
                 options.kept.insert(key, new);
             }
         }
+        Ok(())
+    }
+
+    /// SO_BINDTODEVICE and SO_BINDTOIFINDEX: the interface that it is on from now on, 0 for any.
+    /// The first one is free; EPERM for who would take a socket from that without CAP_NET_RAW.
+    fn bind_to_device(&self, thread: &Thread, device: u32) -> Result {
+        let mut state = self.state.lock();
+        let is_bound = state.options.device != 0;
+        if is_bound && !thread.creds().capable_in(&self.namespace.user, CAP_NET_RAW) {
+            return Err(Errno::EPERM);
+        }
+        state.options.device = device;
         Ok(())
     }
 

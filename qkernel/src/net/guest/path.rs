@@ -67,6 +67,27 @@ impl Network {
         Ok(Path { source, arrives, through })
     }
 
+    /// The same by the interface of a number, of which 0 stands for any. Where no route leads by
+    /// it, all are neighbours there, as on Linux. ENODEV if it is gone.
+    pub fn path_by(self: &Arc<Self>, index: u32, to: IpAddr) -> Result<Path> {
+        if index == 0 {
+            return self.path(to);
+        }
+        let out = self.link(index)?;
+        let has = || out.addresses().iter().any(|own| own.ip == to);
+        if self.local(to).is_some() && (index == LO_INDEX || has()) {
+            return self.path(to);
+        }
+        let (source, next) = match self.first_hop(to) {
+            Ok((by, source, next)) if by.index() == index => (source, next),
+            _ => (None, to),
+        };
+        let source = source.or_else(|| self.source_of(&out, to)).ok_or(Errno::ENETUNREACH)?;
+        let mut through = Vec::new();
+        let arrives = walk((out, next), to, &mut through);
+        Ok(Path { source, arrives, through })
+    }
+
     /// The interface by which what goes to `to` leaves, the address that a route gives it, and who
     /// is to hear it.
     fn first_hop(&self, to: IpAddr) -> Result<(Arc<Interface>, Option<IpAddr>, IpAddr)> {

@@ -20,6 +20,8 @@ pub struct Claim {
     pub ip: IpAddr,
     /// An unspecified address of IPv6 stands for one of IPv4 too.
     pub is_dual: bool,
+    /// The number of the interface by which it hears, 0 for any.
+    pub device: u32,
     /// Who has it shares the port with others that allow it.
     pub shares: Shares,
 }
@@ -52,7 +54,8 @@ impl Claim {
         let (has, asks) = (self.shares, new.shares);
         let by_port = has.port && asks.port && has.uid == asks.uid;
         let is_shared = by_port || has.address && asks.address && !has.listens;
-        !is_shared && (self.covers(new.ip) || new.covers(self.ip))
+        let are_apart = self.device != 0 && new.device != 0 && self.device != new.device;
+        !is_shared && !are_apart && (self.covers(new.ip) || new.covers(self.ip))
     }
 }
 
@@ -215,7 +218,7 @@ mod tests {
 
     fn claim(ip: &str) -> Claim {
         let ip = ip.parse().expect("an address");
-        Claim { ip, is_dual: true, shares: Shares::default() }
+        Claim { ip, is_dual: true, device: 0, shares: Shares::default() }
     }
 
     #[test]
@@ -230,6 +233,18 @@ mod tests {
         assert_eq!(bind(SOCK_STREAM, Claim { is_dual: false, ..claim("::") }), Ok(80));
         assert_eq!(bind(SOCK_STREAM, claim("127.0.0.2")), Ok(80));
         assert_eq!(bind(SOCK_DGRAM, claim("0.0.0.0")), Ok(80));
+    }
+
+    #[test]
+    fn a_port_has_one_owner_for_each_interface() {
+        let mut ports = Ports::<()>::default();
+        let nobody = Weak::new();
+        let mut bind = |device| {
+            let claim = Claim { device, ..claim("0.0.0.0") };
+            ports.bind(SOCK_DGRAM, 80, claim, &nobody)
+        };
+        assert_eq!([bind(1), bind(2)], [Ok(80); 2]);
+        assert_eq!([bind(1), bind(0)], [Err(Errno::EADDRINUSE); 2]);
     }
 
     #[test]

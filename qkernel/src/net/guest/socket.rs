@@ -89,8 +89,8 @@ pub(super) struct Listener {
     pub backlog: usize,
     /// Those that accept(2) may take.
     pub pending: VecDeque<Arc<GuestSocket>>,
-    /// Those for which there was no room.
-    pub waiting: VecDeque<Weak<GuestSocket>>,
+    /// Those for which there was no room, each with its number of [`State::connections`].
+    pub waiting: VecDeque<(Weak<GuestSocket>, u64)>,
 }
 
 #[derive(Default)]
@@ -102,6 +102,10 @@ pub(super) struct State {
     /// Of a connection, the number of the namespace at its other end.
     pub peer_network: u64,
     pub role: Role,
+    /// The connections that it has had and given up (connect(2) with AF_UNSPEC).
+    pub connections: u64,
+    /// The last of them has ended, which is no news to a new one.
+    pub is_dissolved: bool,
     /// To be reported by the next call, and by SO_ERROR.
     pub error: Option<Errno>,
     pub options: Options,
@@ -237,7 +241,7 @@ impl GuestSocket {
         let is_dual = self.domain == AF_INET6 && !options.is_v6_only;
         let all_hear = Shares { address: true, ..Shares::default() };
         let shares = if self.is_raw() { all_hear } else { options.shares(listens, uid) };
-        Claim { ip, is_dual, shares }
+        Claim { ip, is_dual, device: options.device, shares }
     }
 
     /// True if it is a SOCK_RAW socket.
@@ -338,7 +342,16 @@ impl GuestSocket {
 
     /// Where an address of connect(2) or sendto(2) is, and the way there. ENETUNREACH,
     /// EHOSTUNREACH.
-    pub(super) fn route(&self, mut to: SocketAddr) -> Result<(SocketAddr, Path)> {
+    pub(super) fn route(&self, to: SocketAddr) -> Result<(SocketAddr, Path)> {
+        self.route_by(None, to)
+    }
+
+    /// The same by the interface of this number, if it is to be another than that of the socket.
+    pub(super) fn route_by(
+        &self,
+        by: Option<u32>,
+        mut to: SocketAddr,
+    ) -> Result<(SocketAddr, Path)> {
         // No address stands for this machine.
         if to.ip().is_unspecified() {
             to.set_ip(match to.ip() {
@@ -352,9 +365,23 @@ impl GuestSocket {
         if to.is_ipv4() && own.is_some_and(|ip| ip.is_ipv6() && !ip.is_unspecified()) {
             return Err(Errno::ENETUNREACH);
         }
-        let hops = self.state.lock().options.hops(to.ip());
-        let path = self.network.path(to.ip())?.within(hops);
+        let (hops, device) = {
+            let options = &self.state.lock().options;
+            (options.hops(to.ip()), options.device)
+        };
+        let path = self.network.path_by(by.unwrap_or(device), to.ip())?.within(hops);
         Ok((to, path))
+    }
+
+    /// True if it hears what comes by the interface of this number.
+    pub(super) fn hears(&self, index: u32) -> bool {
+        let device = self.device();
+        device == 0 || device == index
+    }
+
+    /// The number of the interface that it is bound to, 0 for none.
+    pub(super) fn device(&self) -> u32 {
+        self.state.lock().options.device
     }
 
     /// Its address as what it sends to `source`'s network has it.
@@ -408,11 +435,18 @@ impl GuestSocket {
     }
 
     /// sendmsg(2), without waiting. EAGAIN.
-    pub fn send(&self, buffer: &mut IoBuffer<'_>, flags: u32, to: &[u8]) -> Result<usize> {
+    /// `control`: the messages of [`SOL_IP`](super::kept::IP) and its like.
+    pub fn send(
+        &self,
+        buffer: &mut IoBuffer<'_>,
+        flags: u32,
+        to: &[u8],
+        control: &[u8],
+    ) -> Result<usize> {
         match (self.is_stream(), self.is_of_icmp()) {
             (true, _) => self.send_stream(buffer, flags),
             (false, true) => self.send_echo(buffer, flags, to),
-            (false, false) => self.send_datagram(buffer, flags, to),
+            (false, false) => self.send_datagram(buffer, flags, to, control),
         }
     }
 
@@ -481,10 +515,16 @@ impl GuestSocket {
     /// ioctl(2).
     pub fn ioctl(&self, caller: &dyn Caller, command: u32, argument: u64) -> Result<usize> {
         const SIOCOUTQ: u32 = 0x5411;
+        const SIOCATMARK: u32 = 0x8905;
         let bytes = match command {
             FIONREAD if !self.is_stream() => self.state.lock().datagrams.first_bytes(),
             SIOCOUTQ if !self.is_stream() => 0,
-            FIONREAD | SIOCOUTQ => return self.data.ioctl(caller, command, argument),
+            FIONREAD if self.listens() => return Err(Errno::EINVAL),
+            FIONREAD => self.data.bytes_before_mark(),
+            SIOCOUTQ => return self.data.ioctl(caller, command, argument),
+            SIOCATMARK if self.is_stream() => {
+                return self.data.ioctl(caller, command, argument);
+            }
             _ if is_interface_ioctl(command) => {
                 let place = (&*self.namespace, &self.network);
                 return ioctl::ioctl(place, caller, command, argument);

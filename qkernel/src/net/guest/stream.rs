@@ -2,8 +2,9 @@
 //! The bytes of a connection go through a pair of sockets as those of AF_UNIX do.
 
 use alloc::collections::VecDeque;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
 use linux_raw_sys::net::{AF_UNSPEC, MSG_TRUNC};
 
@@ -27,10 +28,11 @@ impl Listener {
             served.data.fail_peer(Errno::ECONNRESET);
             served.close();
         }
-        for client in self.waiting.iter().filter_map(|client| client.upgrade()) {
+        for (client, number) in self.waiting {
+            let Some(client) = client.upgrade() else { continue };
             {
                 let mut state = client.state.lock();
-                if !matches!(state.role, Role::Connecting) {
+                if !state.waits(number) {
                     continue;
                 }
                 state.role = Role::Idle;
@@ -43,6 +45,13 @@ impl Listener {
     fn is_full(&self) -> bool {
         // Linux lets one more wait than listen(2) said.
         self.pending.len() > self.backlog
+    }
+}
+
+impl State {
+    /// True if its connection of this number waits for room.
+    fn waits(&self, number: u64) -> bool {
+        matches!(self.role, Role::Connecting) && self.connections == number
     }
 }
 
@@ -95,22 +104,32 @@ impl GuestSocket {
                 Role::Listens(listener) if !listener.is_full() => listener.waiting.pop_front(),
                 _ => None,
             };
-            let Some(client) = next else { return };
+            let Some((client, number)) = next else { return };
             let Some(client) = client.upgrade() else { continue };
-            let waits = matches!(client.state.lock().role, Role::Connecting);
+            let waits = client.state.lock().waits(number);
             if waits {
                 client.meet(&me, false);
             }
         }
     }
 
-    fn listens(&self) -> bool {
+    pub(super) fn listens(&self) -> bool {
         matches!(self.state.lock().role, Role::Listens(_))
     }
 
     pub(super) fn connect_stream(&self, bytes: &[u8]) -> Result {
+        if bytes.len() < 2 {
+            return Err(Errno::EINVAL);
+        }
+        if family_is(bytes, AF_UNSPEC) {
+            self.dissolve();
+            return Ok(());
+        }
         {
             let mut state = self.state.lock();
+            if core::mem::take(&mut state.is_dissolved) {
+                state.error = None;
+            }
             state.report()?;
             match &mut state.role {
                 Role::Idle => {}
@@ -122,14 +141,44 @@ impl GuestSocket {
                 Role::Connected { .. } | Role::Listens(_) => return Err(Errno::EISCONN),
             }
         }
-        if family_is(bytes, AF_UNSPEC) {
-            return Ok(());
-        }
         let outcome = self.begin(bytes);
         if !matches!(outcome, Ok(()) | Err(Errno::EINPROGRESS)) {
             self.unbind();
         }
         outcome
+    }
+
+    /// Makes it a socket without connections again: who has one learns of the end of it.
+    fn dissolve(&self) {
+        let role = {
+            let mut state = self.state.lock();
+            let role = core::mem::take(&mut state.role);
+            if matches!(role, Role::Connecting | Role::Connected { .. }) {
+                state.error = Some(Errno::ECONNRESET);
+                state.is_dissolved = true;
+                state.connections += 1;
+            }
+            state.remote = None;
+            (state.read_shut, state.write_shut, state.is_told_of_end) = (false, false, false);
+            role
+        };
+        match role {
+            Role::Idle => return,
+            Role::Connecting => {}
+            Role::Connected { .. } => self.data.dissolve(),
+            Role::Listens(listener) => {
+                listener.end();
+                let local = self.state.lock().local;
+                if let Some(local) = local {
+                    // An error: it has no port any more.
+                    let claim = self.claim(local.ip(), false);
+                    let key = (self.protocol, local.port());
+                    let _ = self.ports.lock().change(key, &self.me, claim);
+                }
+            }
+        }
+        self.unbind();
+        self.wake_all();
     }
 
     /// Begins a connection to an address.
@@ -144,21 +193,32 @@ impl GuestSocket {
         if !there.reaches(local.ip(), &self.network) {
             return Err(Errno::EHOSTUNREACH);
         }
+        if local == to && there.number == self.network.number {
+            return self.meet_itself(local);
+        }
         let candidates = ports_of(there.number).lock().at(self.protocol, to);
-        let listener = choose(candidates, (local, to), |one| one.listens().then_some(0));
+        let index = path.arrival(local, to.ip()).index;
+        let rank = |one: &GuestSocket| {
+            let rank = u8::from(one.device() == 0);
+            (one.listens() && one.hears(index)).then_some(rank)
+        };
+        let listener = choose(candidates, (local, to), rank);
         let listener = listener.ok_or(Errno::ECONNREFUSED)?;
-        {
+        let number = {
             let mut state = self.state.lock();
             (state.local, state.remote) = (Some(local), Some(to));
             state.peer_network = there.number;
-        }
+            state.connections
+        };
         let me = self.me.upgrade().ok_or(Errno::EINVAL)?;
         let has_room = {
             let mut state = listener.state.lock();
             let Role::Listens(known) = &mut state.role else { return Err(Errno::ECONNREFUSED) };
             if known.is_full() {
-                known.waiting.retain(|client| client.strong_count() > 0);
-                known.waiting.push_back(self.me.clone());
+                let is_other =
+                    |client: &Weak<_>| client.strong_count() > 0 && !client.ptr_eq(&self.me);
+                known.waiting.retain(|(client, _)| is_other(client));
+                known.waiting.push_back((self.me.clone(), number));
             }
             !known.is_full()
         };
@@ -167,6 +227,20 @@ impl GuestSocket {
             return Err(Errno::EINPROGRESS);
         }
         me.meet(&listener, true);
+        Ok(())
+    }
+
+    /// Has a connection with itself: what it asks for comes to where it asks from (a simultaneous
+    /// open, RFC 9293, 3.5).
+    fn meet_itself(&self, at: SocketAddr) -> Result {
+        {
+            let mut state = self.state.lock();
+            (state.local, state.remote) = (Some(at), Some(at));
+            state.peer_network = self.network.number;
+            state.role = Role::Connected { is_told: true };
+        }
+        UnixSocket::join(&self.data, &self.data);
+        self.queue.wake(PollMask::SENDABLE | PollMask::WRITE);
         Ok(())
     }
 
@@ -246,7 +320,8 @@ impl GuestSocket {
             let state = self.state.lock();
             (state.remote.ok_or(Errno::EPIPE)?, state.peer_network)
         };
-        let path = self.network.path(remote.ip()).map_err(|_| Errno::EHOSTUNREACH)?;
+        let path = self.network.path_by(self.device(), remote.ip());
+        let path = path.map_err(|_| Errno::EHOSTUNREACH)?;
         let is_there = path.arrives.as_ref().is_some_and(|network| network.number == number);
         is_there.then_some(path).ok_or(Errno::EHOSTUNREACH)
     }

@@ -461,6 +461,30 @@ impl UnixSocket {
             }
         }
         self.wake_all();
+        rights::closed_one();
+    }
+
+    /// Ends the connection of a stream that is part of something else, and may have another one:
+    /// the other side learns of it by ECONNRESET.
+    pub fn dissolve(&self) {
+        let (peer, gone) = {
+            let mut state = self.state.lock();
+            let peer = state.peer.take().and_then(|peer| peer.upgrade());
+            (state.is_connected, state.read_shut, state.write_shut) = (false, false, false);
+            (state.error, state.incoming_bytes) = (None, 0);
+            (state.taken, state.urgent, state.urgent_packets) = (0, None, 0);
+            (peer, core::mem::take(&mut state.incoming))
+        };
+        drop(gone);
+        // It may have been connected with itself.
+        if let Some(peer) = peer.filter(|peer| !core::ptr::eq(&**peer, self)) {
+            {
+                let mut state = peer.state.lock();
+                (state.peer, state.read_shut) = (None, true);
+                state.error = Some(Errno::ECONNRESET);
+            }
+            peer.wake_all();
+        }
     }
 
     /// getsockname(2) or getpeername(2), as struct sockaddr_un.

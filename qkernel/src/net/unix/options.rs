@@ -62,6 +62,10 @@ impl Options {
     pub fn has(&self, flag: u32) -> bool {
         self.flags >> flag & 1 != 0
     }
+
+    fn set(&mut self, flag: u32, on: bool) {
+        self.flags = self.flags & !(1 << flag) | u64::from(on) << flag;
+    }
 }
 
 impl Default for Options {
@@ -104,14 +108,15 @@ impl UnixSocket {
         (is_on != 0).then_some(seconds)
     }
 
-    /// Has the sizes of another one's buffers.
+    /// Has the sizes of another one's buffers, and SO_OOBINLINE as that.
     pub fn take_buffers_of(&self, other: &UnixSocket) {
-        let (send, receive) = {
+        let (send, receive, is_inline) = {
             let options = &other.state.lock().options;
-            (options.send_bytes, options.receive_bytes)
+            (options.send_bytes, options.receive_bytes, options.has(SO_OOBINLINE))
         };
         let options = &mut self.state.lock().options;
         (options.send_bytes, options.receive_bytes) = (send, receive);
+        options.set(SO_OOBINLINE, is_inline);
     }
 
     /// SO_RCVLOWAT.

@@ -1,13 +1,14 @@
 //! Descriptors in flight (SCM_RIGHTS): in a message that nobody has received yet.
 //!
 //! Sockets in flight to each other can form a circle that no descriptor leads to any more. Their
-//! number is bounded, as Linux bounds it, and such circles are looked for ([`collect`]) when there
-//! are many in flight and when memory is short.
+//! number is bounded, as Linux bounds it, and such circles are looked for ([`collect`]) when a
+//! socket is closed while few are in flight, when there are many, and when memory is short. What is
+//! in a circle may be more than memory: a group of fanotify(7) that nobody will answer for.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::UnixSocket;
 use crate::net::{Family, Socket};
@@ -100,6 +101,18 @@ pub fn collect() -> usize {
         .flat_map(|holder| holder.take_rights())
         .map(|r| r.0.len())
         .sum()
+}
+
+/// A socket was closed: it may have been the last that led to a circle, as Linux looks then, too.
+/// With many in flight that would take too long each time.
+pub fn closed_one() {
+    static LOOKS: AtomicBool = AtomicBool::new(false);
+    let few = 1..=FEW;
+    // Those that are let go are closed too: they belong to the circles that are found.
+    if few.contains(&IN_FLIGHT.load(Ordering::Relaxed)) && !LOOKS.swap(true, Ordering::Relaxed) {
+        collect();
+        LOOKS.store(false, Ordering::Relaxed);
+    }
 }
 
 /// ETOOMANYREFS.

@@ -112,6 +112,18 @@ impl UnixSocket {
         Ok(Received { bytes, flags: MSG_OOB, ..Received::default() })
     }
 
+    /// FIONREAD of TCP: what can be read at once, for a read ends at the mark.
+    pub fn bytes_before_mark(&self) -> usize {
+        let state = self.state.lock();
+        if state.urgent_packets == 0 || state.options.has(SO_OOBINLINE) {
+            return state.incoming_bytes;
+        }
+        let is_pending = |packet: &Packet| packet.urgency == Urgency::Pending;
+        let mark = state.incoming.iter().rposition(|packet| is_pending(packet) || packet.is_mark());
+        let before = state.incoming.iter().take(mark.unwrap_or(state.incoming.len()));
+        before.map(|packet| packet.bytes.len() - packet.start).sum()
+    }
+
     /// SIOCATMARK: the next read begins where an urgent byte is, or was.
     pub(super) fn is_at_mark(&self) -> bool {
         let state = self.state.lock();

@@ -15,6 +15,7 @@ use crate::syscall::transfer::{
     Position, Read, Transfer, Write, Writing, has_read, read_once, whenever_ready,
 };
 use crate::syscall::{attr, rw, sync};
+use crate::task::oom;
 use crate::wait::PollMask;
 
 /// Where a request reads or writes: what has no positions has none here either.
@@ -61,7 +62,12 @@ async fn read_into_choice(
     loop {
         let (chosen, mut buffer) = choice.take()?;
         let result = match file.ops.queue() {
-            Some(_) => once(file, &mut buffer, position),
+            Some(_) => loop {
+                match once(file, &mut buffer, position) {
+                    Err(Errno::ERESTARTNOMEM) if oom::copy_may_go_on(&job.worker).await => {}
+                    result => break result,
+                }
+            },
             None => plain(job, file.clone(), buffer, position, no_wait).await,
         };
         let is_over = no_wait && result == Err(Errno::EAGAIN);

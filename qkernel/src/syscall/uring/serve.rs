@@ -158,6 +158,10 @@ async fn one(job: Job, is_late: &AtomicBool) -> Done {
         Err(error) if request.is_cancelled() && (error.is_internal() || error == Errno::EINTR) => {
             Done::error(Errno::ECANCELED)
         }
+        // A page that somebody else sees to, in a place that cannot wait for it.
+        Err(Errno::ERESTARTNOMEM) if worker.missed.lock().take().is_some() => {
+            Done::error(Errno::EFAULT)
+        }
         Err(Errno::ERESTARTNOMEM) => Done::error(Errno::ENOMEM),
         Err(error) if error.is_internal() => Done::error(Errno::EINTR),
         Err(error) => Done::error(error),

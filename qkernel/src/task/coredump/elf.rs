@@ -16,6 +16,7 @@ use qlib::{PAGE_SIZE, Va};
 use crate::fs::file::file_of;
 use crate::mm::discard::PageState;
 use crate::mm::{AddressSpace, Prot, Vma, VmaFlags};
+use crate::task::vdso;
 
 type Header = FileHeader64<LE>;
 type ProgramHeader = ProgramHeader64<LE>;
@@ -49,6 +50,7 @@ pub(super) fn segments(mm: &Arc<AddressSpace>, filter: u32) -> Vec<Segment> {
         let bytes = dumped_bytes(mm, &vma, filter);
         segments.push(Segment { vma, bytes, offset: 0 });
     }
+    segments.extend(vdso::of_platform().map(|vma| Segment { bytes: vma.len(), vma, offset: 0 }));
     segments
 }
 

@@ -12,6 +12,7 @@ use crate::fs::file::file_of;
 use crate::mm::AddressSpace;
 use crate::task::Thread;
 use crate::task::signal::{self, FXSAVE_BYTES, SigInfo, USER_CS, USER_SS};
+use crate::task::trace::registers;
 
 abi_struct! {
     /// struct elf_prstatus: a thread.
@@ -35,6 +36,7 @@ const NT_PRSTATUS: u32 = 1;
 const NT_FPREGSET: u32 = 2;
 const NT_PRPSINFO: u32 = 3;
 const NT_AUXV: u32 = 6;
+const NT_X86_XSTATE: u32 = registers::NT_X86_XSTATE as u32;
 const NT_SIGINFO: u32 = 0x5349_4749;
 const NT_FILE: u32 = 0x4649_4c45;
 /// The most mapped files that are told of.
@@ -54,15 +56,24 @@ pub(super) fn all(threads: &[Stopped], info: &SigInfo, mm: &Arc<AddressSpace>) -
         if let Some(fxsave) = stopped.fpstate.get(..FXSAVE_BYTES) {
             note(&mut out, NT_FPREGSET, fxsave);
         }
+        if let Some(state) = registers::xstate_of(stopped.fpstate.clone()) {
+            note_of(&mut out, b"LINUX\0", NT_X86_XSTATE, &state);
+        }
     }
     out
 }
 
 fn note(out: &mut Vec<u8>, kind: u32, content: &[u8]) {
-    for word in [5, content.len() as u32, kind] {
+    note_of(out, b"CORE\0", kind, content);
+}
+
+/// A note of this name.
+fn note_of(out: &mut Vec<u8>, name: &[u8], kind: u32, content: &[u8]) {
+    for word in [name.len() as u32, content.len() as u32, kind] {
         out.extend_from_slice(&word.to_le_bytes());
     }
-    out.extend_from_slice(b"CORE\0\0\0\0");
+    out.extend_from_slice(name);
+    out.resize(out.len().next_multiple_of(4), 0);
     out.extend_from_slice(content);
     out.resize(out.len().next_multiple_of(4), 0);
 }

@@ -391,6 +391,7 @@ async fn park_while_stopped(thread: &Arc<Thread>) {
         if thread.is_dying() || !is_stopped || thread.trace.is_asked() {
             break;
         }
+        thread.sleeps();
         wakeup.wait().await;
     }
     super::set_parked(thread, false);

@@ -7,6 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{SigInfo, SigSet};
 use crate::abi::abi_struct;
+use crate::arch::kvm::cpu;
 
 abi_struct! {
     /// stack_t.
@@ -52,10 +53,11 @@ pub const FRAME_BYTES: u64 = size_of::<RtSigFrame>() as u64;
 const UC_FP_XSTATE: u64 = 1;
 /// uc_flags: the stack segment is saved, and restored strictly.
 const UC_SIGCONTEXT_SS: u64 = 2 | 4;
-/// Selectors of 64-bit programs.
-pub const USER_CS: u16 = 0x33;
+/// Selectors of 64-bit programs: those that ring 0 gives them on `kvm`, and Linux, as host of the
+/// other platform.
+pub const USER_CS: u16 = cpu::USER_CODE;
 /// See [`USER_CS`].
-pub const USER_SS: u16 = 0x2b;
+pub const USER_SS: u16 = cpu::USER_DATA;
 /// Bytes of the legacy FXSAVE area, and where in it the software's words begin.
 pub const FXSAVE_BYTES: usize = 512;
 /// Where that has bytes that no register is stored to, for software.

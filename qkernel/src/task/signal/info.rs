@@ -46,6 +46,11 @@ impl SigInfo {
         self.with_sender(0, uid)
     }
 
+    /// What a tracer sees of a stop of `tid`, whose user is `uid`, that is no signal's.
+    pub fn of_stop(signo: Signo, code: i32, tid: u32, uid: u32) -> Self {
+        Self::new(signo, code).with_sender(tid, uid)
+    }
+
     /// From kill(2).
     pub fn user(signo: Signo, pid: u32, uid: u32) -> Self {
         Self::new(signo, SI_USER as i32).with_sender(pid, uid)

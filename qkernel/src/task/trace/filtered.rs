@@ -26,7 +26,7 @@ pub async fn ask(thread: &Arc<Thread>, call: &mut Call, data: u32) -> Option<Out
     thread.trace.with(|traced| traced.message = data.into());
     let shown = InCall { nr: call.nr, value: -i64::from(Errno::ENOSYS.0) };
     let status = status_of(SIGTRAP, PTRACE_EVENT_SECCOMP);
-    let info = about(SIGTRAP | PTRACE_EVENT_SECCOMP << 8);
+    let info = about(thread, SIGTRAP | PTRACE_EVENT_SECCOMP << 8);
     let ended = stop(thread, Stop::new(Kind::Filter, status, Some(info), Some(shown))).await;
     if thread.is_dying() {
         // It may not make what its tracer has had no say in.
@@ -38,7 +38,7 @@ pub async fn ask(thread: &Arc<Thread>, call: &mut Call, data: u32) -> Option<Out
             (call.nr, call.args) = (nr, args);
             None
         }
-        Some(Instead::Skips(value)) => {
+        Some(Instead::Skips(value) | Instead::Emulated(value)) => {
             call.nr = u64::MAX;
             Some(Outcome::Returns(Errno::check(value)))
         }

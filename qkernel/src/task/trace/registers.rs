@@ -111,19 +111,29 @@ pub fn of_set(tracee: &Thread, set: u64) -> Result<Vec<u8>> {
         return general(tracee).map(|bytes| bytes.to_vec());
     }
     let mut state = state_of(tracee)?;
-    state.truncate(match set {
-        NT_PRFPREG => FXSAVE_BYTES,
-        NT_X86_XSTATE if state.len() > XSTATE_BV => xstate_bytes(&state),
-        _ => return Err(Errno::EINVAL),
-    });
+    match set {
+        NT_PRFPREG => {
+            state.truncate(FXSAVE_BYTES);
+            state[SOFTWARE_BYTES..].fill(0);
+            Ok(state)
+        }
+        NT_X86_XSTATE => xstate_of(state).ok_or(Errno::EINVAL),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// [`NT_X86_XSTATE`] of the floating-point state as a signal frame has it; `None` if that is what
+/// FXSAVE stores, or nothing.
+pub fn xstate_of(mut state: Vec<u8>) -> Option<Vec<u8>> {
+    if state.len() <= XSTATE_BV {
+        return None;
+    }
+    state.truncate(xstate_bytes(&state));
     // Signal frames say here how long the rest is; this says which parts there may be.
-    let parts: [u8; 8] = match set {
-        NT_X86_XSTATE => *state[SOFTWARE_BYTES + 8..].first_chunk().ok_or(Errno::EINVAL)?,
-        _ => [0; 8],
-    };
+    let parts: [u8; 8] = *state[SOFTWARE_BYTES + 8..].first_chunk()?;
     state[SOFTWARE_BYTES..FXSAVE_BYTES].fill(0);
     state[SOFTWARE_BYTES..SOFTWARE_BYTES + 8].copy_from_slice(&parts);
-    Ok(state)
+    Some(state)
 }
 
 /// The floating-point state as a signal frame has it.

@@ -111,18 +111,19 @@ pub(super) async fn stop(thread: &Arc<Thread>, stop: Stop) -> Option<Stop> {
             thread.trace.left.lock().replace(Stop { over: Some(0), ..stop });
             break;
         }
+        thread.sleeps();
         wakeup.wait().await;
     }
     signal::set_parked(thread, false);
     let has_flag = thread.user.known_registers().rflags & TRAP_FLAG != 0;
     let next = thread.trace.with(|traced| {
         traced.stop = None;
-        traced.steps = traced.next == Next::Step && !has_flag;
+        traced.steps = traced.next.steps() && !has_flag;
         traced.next
     });
     let next = next.unwrap_or(Next::Continue);
     thread.trace.set(CALLS, next != Next::Continue);
-    if next == Next::Step {
+    if next.steps() {
         changed(thread);
         thread.user.change_registers(|regs| regs.rflags |= TRAP_FLAG);
     }
@@ -234,7 +235,7 @@ pub async fn at_return(thread: &Arc<Thread>, mut leaving: Leaving<'_>) {
         let signo = stopped_by.unwrap_or(SIGTRAP);
         let kind = if stopped_by.is_some() { Kind::Group } else { Kind::Event };
         let (status, info) = match thread.trace.is_seized() {
-            true => (status_of(signo, event), Some(about(signo | event << 8))),
+            true => (status_of(signo, event), Some(about(thread, signo | event << 8))),
             false => (status_of(signo, 0), None),
         };
         leaving.stop(thread, kind, status, info).await;
@@ -249,8 +250,11 @@ pub async fn at_return(thread: &Arc<Thread>, mut leaving: Leaving<'_>) {
 }
 
 /// What PTRACE_GETSIGINFO says of a stop that is no signal's.
-pub(super) fn about(code: u32) -> SigInfo {
-    SigInfo::new(SIGTRAP, code as i32)
+pub(super) fn about(thread: &Thread, code: u32) -> SigInfo {
+    let creds = thread.creds();
+    let (tid, uid) = (thread.process.number_of(thread.tid()), creds.uid_shown(creds.uid));
+    // What is set in the low byte besides says that it is a call's.
+    SigInfo::of_stop(code & 0x7f, code as i32, tid, uid)
 }
 
 /// What a tracee that enters a system call does then: another call than its own, or none, with this
@@ -260,15 +264,24 @@ pub enum Instead {
     Makes(u64, [u64; 6]),
     /// See there.
     Skips(i64),
+    /// The same, of a call that the tracer makes in its place: it counts as made.
+    Emulated(i64),
 }
 
 /// The start of a system call: what the tracer has made of it.
 pub async fn at_entry(thread: &Arc<Thread>, nr: u64) -> Option<Instead> {
-    if thread.trace.with(|traced| traced.next == Next::Calls) != Some(true) {
+    let next = thread.trace.with(|traced| traced.next)?;
+    let is_emulated = next.is_emulated();
+    if next != Next::Calls && !is_emulated {
         return None;
     }
     let call = InCall { nr, value: -i64::from(Errno::ENOSYS.0) };
-    instead(thread, at_call(thread, Kind::Entry, call).await?.call)
+    let ended = at_call(thread, Kind::Entry, call).await.and_then(|ended| ended.call);
+    // However the tracer has it go on from there, and also if it dies meanwhile.
+    match is_emulated {
+        true => Some(Instead::Emulated(ended.unwrap_or(call).value)),
+        false => instead(thread, ended),
+    }
 }
 
 /// What a tracer has made of a call that is now this one, in a stop before it is made.
@@ -286,10 +299,10 @@ async fn at_call(thread: &Arc<Thread>, kind: Kind, call: InCall) -> Option<Stop>
         true => SIGTRAP | 0x80,
         false => SIGTRAP,
     };
-    let stopped = Stop::new(kind, status_of(signo, 0), Some(about(signo)), Some(call));
+    let stopped = Stop::new(kind, status_of(signo, 0), Some(about(thread, signo)), Some(call));
     let ended = stop(thread, stopped).await?;
     if let Some(signo @ 1..) = ended.over {
-        let _ = signal::send_to_thread(thread, from_tracer(thread, signo));
+        let _ = signal::send_to_thread(thread, SigInfo::kernel(signo));
     }
     Some(ended)
 }
@@ -300,14 +313,14 @@ pub async fn at_exit(thread: &Arc<Thread>, nr: u64, outcome: Outcome) -> Outcome
         Outcome::Returns(result) => Some((nr, result)),
         Outcome::RegistersReplaced => None,
     };
-    let steps = thread.trace.with(|traced| traced.next == Next::Step) == Some(true);
-    if steps && thread.trace.stops_at_calls() {
+    let next = thread.trace.with(|traced| traced.next);
+    if next == Some(Next::Step) && thread.trace.stops_at_calls() {
         // As after any other instruction. What the flag does after this one depends on the CPU.
         signal::force(thread, SigInfo::new(SIGTRAP, TRAP_BRKPT as i32));
     }
     let mut before = call.map(|(nr, result)| InCall { nr, value: shown(result) });
     let mut after = before;
-    if !steps && thread.trace.stops_at_calls() {
+    if next == Some(Next::Calls) && thread.trace.stops_at_calls() {
         if before.is_none() {
             let Ok(regs) = thread.user.registers().await else { return outcome };
             // What a handler has interrupted is no call that has been made here.
@@ -359,7 +372,7 @@ pub async fn for_event(thread: &Arc<Thread>, event: u32, message: u64) {
     };
     thread.trace.with(|traced| traced.message = message);
     let call = thread.trace.call().map(|(nr, result)| InCall { nr, value: shown(result) });
-    let info = about(SIGTRAP | event << 8);
+    let info = about(thread, SIGTRAP | event << 8);
     stop(thread, Stop::new(Kind::Event, status_of(SIGTRAP, event), Some(info), call)).await;
 }
 
@@ -379,7 +392,7 @@ pub async fn for_exec(thread: &Arc<Thread>, old: u32) {
     let old = tracer_of(thread).map_or(0, |tracer| tracer.number_of(old));
     thread.trace.with(|traced| traced.message = old.into());
     let call = InCall { nr: __NR_execve.into(), value: -i64::from(Errno::ENOSYS.0) };
-    let info = about(SIGTRAP | event << 8);
+    let info = about(thread, SIGTRAP | event << 8);
     stop(thread, Stop::new(Kind::Event, status_of(SIGTRAP, event), Some(info), Some(call))).await;
     thread.trace.take_change();
     // The result of the call comes after this.

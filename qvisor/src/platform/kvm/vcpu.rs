@@ -108,8 +108,9 @@ impl Vcpu {
             ..Default::default()
         };
         let mut sregs = self.fd.get_sregs().context("read segment registers")?;
-        sregs.cs = flat(8, 0xb, 1);
-        let data = flat(16, 3, 0);
+        // Until the kernel has descriptors of its own.
+        sregs.cs = flat(0x10, 0xb, 1);
+        let data = flat(0x18, 3, 0);
         (sregs.ds, sregs.es, sregs.fs, sregs.gs, sregs.ss) = (data, data, data, data, data);
         sregs.tr = kvm_segment { type_: 0xb, present: 1, limit: 0x67, ..Default::default() };
         // Protection, write protection, alignment checks, paging.

@@ -3,18 +3,19 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use qlib::control::PlatformStats;
 use qlib::platform::{BootInfo, Event, PLATFORM_PROCESS};
 use tracing::{info, warn};
 
 use super::kernel::{self, Kernel};
+use super::layout::VDSO_COPY_BYTES;
 use super::{Missing, Outside, ProcessConfig, ProcessPlatform, cost};
 use crate::platform::PlatformKind;
 use crate::sandbox::confine::profiles::Profile;
 use crate::sandbox::hostcall::HostSide;
 use crate::sandbox::loader::{LoadedKernel, Placement};
-use crate::sandbox::memory::copy;
+use crate::sandbox::memory::{Protection, copy};
 use crate::sandbox::platform::{Entry, Leave, Platform, Prepared, Resources, Running};
 
 /// Address space for file windows, in bytes.
@@ -53,7 +54,7 @@ impl Prepared for PreparedProcess {
         let mut operations = kernel::operations();
         self.platform.fill_ops(&mut operations);
         let ops = Some(kernel::bytes(&operations));
-        Placement { base: self.host.memory.base(), extra_bytes: 0, ops }
+        Placement { base: self.host.memory.base(), extra_bytes: VDSO_COPY_BYTES, ops }
     }
 
     fn finish(&self) -> Result<()> {
@@ -82,11 +83,19 @@ impl Prepared for PreparedProcess {
         entry: Entry<'_>,
     ) -> Result<Arc<dyn Running>> {
         let PreparedProcess { host, platform } = *self;
+        // No part of RAM, so that no image of this sandbox has it: it is always this host's.
+        let image = platform.vdso_image();
+        let image = if image.len() as u64 <= VDSO_COPY_BYTES { image } else { &[] };
+        host.memory
+            .set_apart(loaded.extra, image.len() as u64, image, Protection::Read)
+            .context("make the copy of the vDSO")?;
         let info = BootInfo {
             platform: PLATFORM_PROCESS,
             user_min: platform.user_min(),
             user_max: platform.user_max(),
             vdso: platform.vdso(),
+            vdso_bytes: image.len() as u64,
+            vdso_copy: loaded.extra,
             hwcap2: platform.hwcap2(),
             fast_entry: platform.fast_entry(),
             fast_after: platform.fast_after(),
@@ -102,7 +111,7 @@ impl Prepared for PreparedProcess {
         platform.set_dispatch(Box::new(move |event| kernel.dispatch(event)));
         platform.set_outside(Box::new(Watched { host: host.clone(), kernel }));
         host.memory.set_dropped(platform.file_sweeper());
-        Ok(Arc::new(RunningProcess { _platform: platform, kernel }))
+        Ok(Arc::new(RunningProcess { platform, kernel }))
     }
 }
 
@@ -132,7 +141,7 @@ impl Outside for Watched {
 
 /// The kernel runs in this process. The stubs live as long as the platform does.
 struct RunningProcess {
-    _platform: ProcessPlatform,
+    platform: ProcessPlatform,
     kernel: Kernel,
 }
 
@@ -143,5 +152,9 @@ impl Running for RunningProcess {
 
     fn stats(&self) -> PlatformStats {
         PlatformStats { name: PlatformKind::Process.to_string(), ..PlatformStats::default() }
+    }
+
+    fn limit_tasks(&self, limit: u32) {
+        self.platform.limit_tasks(limit);
     }
 }

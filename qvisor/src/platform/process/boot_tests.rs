@@ -46,6 +46,8 @@ fn enter(magics: &[u64]) -> (Arc<GuestMemory>, Kernel) {
         user_min: Va(0x10000),
         user_max: Va(0x7000_0000_0000),
         vdso: Va(0),
+        vdso_bytes: 0,
+        vdso_copy: Gpa(0),
         hwcap: 0,
         hwcap2: 0,
         fast_entry: Va(0),

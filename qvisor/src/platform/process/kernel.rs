@@ -52,6 +52,9 @@ pub fn operations() -> PlatformOps {
     unsafe extern "C" fn touched(_: u64, _: Va, _: u64, _: *mut u64) -> i64 {
         -i64::from(libc::ENODEV)
     }
+    unsafe extern "C" fn time(_: u64) -> i64 {
+        -i64::from(libc::ENOSYS)
+    }
     unsafe extern "C" fn new(_: u64, _: u64, _: u64) -> i64 {
         -i64::from(libc::ENODEV)
     }
@@ -77,6 +80,7 @@ pub fn operations() -> PlatformOps {
         space_new: none,
         space_drop: one,
         space_touched: touched,
+        space_time: time,
         thread_new: new,
         thread_drop: one,
         thread_resume: resume,

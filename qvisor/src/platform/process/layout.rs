@@ -29,6 +29,8 @@ pub const CODE_BYTES: u64 = 0x2000;
 pub const CTL_OFFSET: u64 = 0x2000;
 /// The vDSO and its data pages.
 pub const VDSO_OFFSET: u64 = 0x1_0000;
+/// What the kernel has of guest memory for a copy of its image, in bytes: two pages are usual.
+pub const VDSO_COPY_BYTES: u64 = 0x4000;
 /// The end of the room for the vDSO.
 pub const VDSO_END: u64 = 0x3_0000;
 /// The first thread slot. Slots near it share a page table with the code.

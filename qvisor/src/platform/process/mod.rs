@@ -242,6 +242,11 @@ impl ProcessPlatform {
         Va(self.0.zygote.vdso)
     }
 
+    /// What lies there, in whole pages.
+    pub fn vdso_image(&self) -> &'static [u8] {
+        self.0.zygote.vdso_image
+    }
+
     /// For [`BootInfo`]: without FSGSBASE, as the GS base of a thread may be the platform's.
     pub fn hwcap2(&self) -> u64 {
         if self.0.pollers.possible() {
@@ -286,6 +291,11 @@ impl ProcessPlatform {
     /// For [`BootInfo`].
     pub fn max_tasks(&self) -> u32 {
         self.0.limits.most_tasks()
+    }
+
+    /// The sandbox's cgroup has so many tasks at most from now on, 0 for no limit.
+    pub fn limit_tasks(&self, limit: u32) {
+        self.0.limits.tasks.store(limit, Ordering::Relaxed);
     }
 
     /// See [`PlatformOps::space_new`].
@@ -452,6 +462,16 @@ impl Shared {
         let state = space.lock();
         let pid = state.pid.ok_or(libc::ESRCH)?;
         sys::mapped_pages(pid, va, pages).map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))
+    }
+
+    fn space_time(&self, space: u64) -> Result<u64, i32> {
+        let space = self.space(space).ok_or(libc::ESRCH)?;
+        // Locked as long as the number is used, as above.
+        let state = space.lock();
+        match state.pid {
+            Some(pid) => sys::process_time_ns(pid).ok_or(libc::ESRCH),
+            None => state.time_without_stub_ns().ok_or(libc::ESRCH),
+        }
     }
 
     fn thread_new(&self, space: u64, creator: u64, token: u64) -> Result<u64, i32> {

@@ -19,6 +19,7 @@ pub fn install(shared: Arc<Shared>, ops: &mut PlatformOps) {
     ops.space_new = space_new;
     ops.space_drop = space_drop;
     ops.space_touched = space_touched;
+    ops.space_time = space_time;
     ops.thread_new = thread_new;
     ops.thread_drop = thread_drop;
     ops.thread_resume = thread_resume;
@@ -66,6 +67,10 @@ unsafe extern "C" fn space_touched(space: u64, va: Va, pages: u64, bitmap: *mut 
         }
         Err(errno) => -i64::from(errno),
     })
+}
+
+unsafe extern "C" fn space_time(space: u64) -> i64 {
+    with(-i64::from(libc::ENODEV), |p| number(p.space_time(space)))
 }
 
 unsafe extern "C" fn thread_new(space: u64, creator: u64, token: u64) -> i64 {

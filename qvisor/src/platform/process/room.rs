@@ -4,6 +4,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
@@ -19,12 +20,12 @@ const NEAR_TASKS: u32 = 40;
 const STACK_BYTES: usize = 16 << 10;
 
 /// The limits that count.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Limits {
     /// RLIMIT_NOFILE of the sandbox process.
     pub descriptors: u64,
-    /// Of tasks in its cgroup when it was made; 0 for none.
-    pub tasks: u32,
+    /// Of tasks in its cgroup; 0 for none.
+    pub tasks: AtomicU32,
 }
 
 impl Limits {
@@ -32,14 +33,17 @@ impl Limits {
     pub fn of_process(tasks: u32) -> Self {
         use rustix::process::{Resource, getrlimit};
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        Limits { descriptors, tasks }
+        Limits { descriptors, tasks: tasks.into() }
     }
 
     /// So many tasks of stubs, roughly, have room.
     pub fn most_tasks(&self) -> u32 {
         /// Of a stub: its listener, the file of its slots, and what others need meanwhile.
         const DESCRIPTORS_EACH: u64 = 4;
-        let tasks = if self.tasks == 0 { u32::MAX } else { self.tasks };
+        let tasks = match self.tasks.load(Ordering::Relaxed) {
+            0 => u32::MAX,
+            limit => limit,
+        };
         tasks.min(u32::try_from(self.descriptors / DESCRIPTORS_EACH).unwrap_or(u32::MAX))
     }
 
@@ -50,7 +54,8 @@ impl Limits {
 
     /// True if `used` tasks are so many that the next may be refused.
     fn is_near(&self, used: u32) -> bool {
-        self.tasks != 0 && used.saturating_add(NEAR_TASKS) >= self.tasks
+        let tasks = self.tasks.load(Ordering::Relaxed);
+        tasks != 0 && used.saturating_add(NEAR_TASKS) >= tasks
     }
 }
 
@@ -123,7 +128,7 @@ mod tests {
 
     #[test]
     fn the_last_descriptors_are_not_promised() {
-        let of = |descriptors| Limits { descriptors, tasks: 0 };
+        let of = |descriptors| Limits { descriptors, tasks: 0.into() };
         let room = Room::for_stub(&of(u64::MAX), u32::MAX).unwrap();
         assert!(room._task.is_none(), "there is no limit of tasks");
         let refused = Room::for_stub(&of(1), 0).unwrap_err();
@@ -135,7 +140,8 @@ mod tests {
 
     #[test]
     fn the_tighter_limit_counts() {
-        let most = |descriptors, tasks| Limits { descriptors, tasks }.most_tasks();
+        let most =
+            |descriptors, tasks: u32| Limits { descriptors, tasks: tasks.into() }.most_tasks();
         assert_eq!(most(u64::MAX, 0), u32::MAX);
         assert_eq!(most(u64::MAX, 100), 100);
         assert_eq!(most(1024, 0), 256);
@@ -144,7 +150,7 @@ mod tests {
 
     #[test]
     fn near_the_limit_a_place_is_kept() {
-        let limits = Limits { descriptors: u64::MAX, tasks: 100 };
+        let limits = Limits { descriptors: u64::MAX, tasks: 100.into() };
         assert!(Room::for_thread(&limits, 100 - NEAR_TASKS - 1).unwrap()._task.is_none());
         assert!(Room::for_thread(&limits, 100 - NEAR_TASKS).unwrap()._task.is_some());
     }

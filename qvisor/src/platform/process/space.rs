@@ -455,6 +455,12 @@ impl SpaceState {
         self.threads.values().filter(alive).map(|t| t.token).collect()
     }
 
+    /// CPU time of a space that has no stub process: none before there was one. `None` if there was
+    /// one that has ended.
+    pub fn time_without_stub_ns(&self) -> Option<u64> {
+        (!self.killed).then_some(0)
+    }
+
     /// All threads are gone.
     pub fn mark_exited(&mut self) {
         self.pid = None;

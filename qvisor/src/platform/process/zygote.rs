@@ -5,6 +5,7 @@ use std::arch::asm;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
+use std::slice;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -68,6 +69,8 @@ pub struct Zygote {
     pub addresses: StubAddresses,
     /// Where the vDSO is in every stub.
     pub vdso: u64,
+    /// Its bytes.
+    pub vdso_image: &'static [u8],
 }
 
 /// One stub is made at a time.
@@ -148,24 +151,6 @@ fn map_page(fd: &OwnedFd, at: u64, bytes: u64, prot: i32) -> io::Result<*mut u8>
         return Err(io::ErrorKind::AlreadyExists.into());
     }
     Ok(p.cast())
-}
-
-/// A mapping of this process: start, end, name.
-fn special_mappings() -> Result<Vec<(u64, u64, String)>> {
-    let maps = std::fs::read_to_string("/proc/self/maps").context("read /proc/self/maps")?;
-    let mut out = Vec::new();
-    for line in maps.lines() {
-        let Some(name) =
-            line.split_whitespace().nth(5).filter(|n| n.starts_with("[v") && *n != "[vsyscall]")
-        else {
-            continue;
-        };
-        let Some((start, end)) = line.split(' ').next().and_then(|r| r.split_once('-')) else {
-            continue;
-        };
-        out.push((u64::from_str_radix(start, 16)?, u64::from_str_radix(end, 16)?, name.to_owned()));
-    }
-    Ok(out)
 }
 
 /// True if `[base, base + REGION_BYTES)` is free here.
@@ -381,7 +366,7 @@ impl Zygote {
         let both = libc::PROT_READ | libc::PROT_WRITE;
         let control =
             Arc::new(Control(map_page(&ctl, 0, 4096, both).context("map the zygote's page")?));
-        let vdso = plan_moves(&control, base)?;
+        let (vdso, vdso_image) = plan_moves(&control, base)?;
         control.word(CTL_PARENT).store(u64::from(std::process::id()), Ordering::SeqCst);
         prepare_messages(&control, base + CTL_OFFSET);
         let (socket, theirs) = sys::message_sockets().context("make the zygote's socket")?;
@@ -427,6 +412,7 @@ impl Zygote {
             closes,
             addresses,
             vdso,
+            vdso_image,
         })
     }
 
@@ -568,19 +554,23 @@ pub fn patience_with(error: &anyhow::Error) -> Option<Duration> {
     }
 }
 
-/// Says where in stubs the host's vDSO goes: its address there, or 0.
-fn plan_moves(control: &Control, base: u64) -> Result<u64> {
+/// Says where in stubs the host's vDSO goes: its address there, or 0, and its bytes.
+fn plan_moves(control: &Control, base: u64) -> Result<(u64, &'static [u8])> {
     // The vDSO parts keep their distances, as its code reaches its data relative to itself.
-    let special = special_mappings()?;
+    let special = sys::procfs::special_mappings().context("read /proc/self/maps")?;
     let low = special.iter().map(|m| m.0).min().unwrap_or(0);
     let high = special.iter().map(|m| m.1).max().unwrap_or(0);
-    let mut vdso = 0;
+    let mut vdso: (u64, &[u8]) = (0, &[]);
     if special.len() <= MAX_MOVES && high - low <= VDSO_END - VDSO_OFFSET {
         control.word(CTL_MOVES).store(special.len() as u64, Ordering::Relaxed);
         for (i, (start, end, name)) in special.iter().enumerate() {
             let to = base + VDSO_OFFSET + (start - low);
             if name == "[vdso]" {
-                vdso = to;
+                // SAFETY: the kernel's own mapping, readable, which nobody writes to, and which
+                // this process never unmaps.
+                let image =
+                    unsafe { slice::from_raw_parts(*start as *const u8, (end - start) as usize) };
+                vdso = (to, image);
             }
             for (j, value) in [*start, end - start, to].into_iter().enumerate() {
                 control

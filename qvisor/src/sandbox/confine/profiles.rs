@@ -132,7 +132,7 @@ pub fn calls() -> Vec<Call> {
             SYS_madvise,
             ALL,
             "stacks: of threads that end, of the first at each sleep; huge pages behind a working \
-            set that comes back"
+            set that comes back, and behind memory that programs touch in long rows"
         ),
         call!(
             SYS_memfd_create,
@@ -308,7 +308,7 @@ pub fn calls() -> Vec<Call> {
         call!(SYS_fsync, KERNEL, "files"),
         call!(SYS_fdatasync, KERNEL, "files; the store, where sync_file_range(2) is not known"),
         call!(SYS_syncfs, KERNEL, "file systems"),
-        call!(SYS_sync_file_range, KERNEL, "the store"),
+        call!(SYS_sync_file_range, KERNEL, "files; the store"),
         call!(SYS_flock, KERNEL, "locks of files in volumes"),
         call!(SYS_readlinkat, KERNEL, "files"),
         call!(SYS_mkdirat, KERNEL, "files"),

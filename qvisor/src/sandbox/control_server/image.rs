@@ -147,6 +147,16 @@ impl ControlServer {
         Ok(())
     }
 
+    /// Answers [`Request::NoteWake`].
+    pub(super) fn note_wake(&self, key: u64, socket: &OwnedFd, fds: Vec<OwnedFd>) {
+        let is_held = self.held == Some(key);
+        let noted = match fds.into_iter().next().filter(|_| is_held) {
+            Some(file) => self.host.wake_note.keep(file),
+            None => Err(Errno::BADF),
+        };
+        self.answer(socket, is_held, noted.map_err(|e| e.to_string()));
+    }
+
     /// Answers [`Request::Adopt`].
     pub(super) fn adopt(&self, key: u64, socket: &OwnedFd, layers: &[u64], fds: Vec<OwnedFd>) {
         let is_held = self.held == Some(key);
@@ -204,6 +214,8 @@ impl ControlServer {
     /// fails half way.
     fn go_back(&mut self, image: Image, dispatch: Dispatch<'_>) -> Result<(), String> {
         let host = self.host.clone();
+        // What it is now it has not been at its last sleep.
+        host.wake_note.write();
         let last = image.parts.last_request;
         let go_back = || -> anyhow::Result<Reply> {
             host.go_back(image)?;

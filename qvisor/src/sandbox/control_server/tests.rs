@@ -25,6 +25,8 @@ impl Running for Nowhere {
         let exits = vec![("halt".into(), 1)];
         PlatformStats { name: "nowhere".into(), exits, ..PlatformStats::default() }
     }
+
+    fn limit_tasks(&self, _: u32) {}
 }
 
 struct Fixture {

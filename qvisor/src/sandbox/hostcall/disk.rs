@@ -1,5 +1,6 @@
-//! What takes as long as the host's disk is busy: fsync(2), fdatasync(2), syncfs(2), and reads of
-//! what is not in the page cache.
+//! What takes as long as the host's disk is busy: fsync(2), fdatasync(2),
+//! sync_file_range(2), syncfs(2), and reads of what is not in the page cache. And what takes as
+//! long as the host needs to make a huge page.
 //!
 //! Whoever makes a host call has the guest kernel's lock, so the call only begins the operation: a
 //! thread of its own carries it out, and an EVENT_READY tells the kernel that it is over. What ends
@@ -10,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use qlib::Gpa;
 use qlib::host::{DISK_BEGUN, MAX_FETCH_BYTES};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
@@ -17,6 +19,7 @@ use rustix::io::Errno;
 use super::super::events::{INTERNAL, Poller};
 use super::table::{Kind, file_type, reopen};
 use super::{Call, Outcome, linger};
+use crate::store::populate::{self, Pace};
 use crate::sys;
 use crate::sys::ordered::{Condvar, Mutex, MutexGuard, place};
 
@@ -116,6 +119,16 @@ impl DiskWork {
     /// Begins `work` under `token`: its result if that is known at once. EINVAL for a token with
     /// the highest bit, EEXIST for one that stands for an operation already.
     pub fn begin(self: &Arc<Self>, token: u64, work: Work) -> Result<Option<Done>, Errno> {
+        self.begin_patiently(token, work, AT_ONCE)
+    }
+
+    /// The same; the call waits at most so long for what it is the only one to ask for.
+    fn begin_patiently(
+        self: &Arc<Self>,
+        token: u64,
+        work: Work,
+        patience: Duration,
+    ) -> Result<Option<Done>, Errno> {
         if token & INTERNAL != 0 {
             return Err(Errno::INVAL);
         }
@@ -134,7 +147,7 @@ impl DiskWork {
         self.queued.notify_one();
         // Only for the first: who has the kernel lock must not wait for one after the other.
         let is_first = state.operations.values().filter(|o| o.result.is_none()).nth(1).is_none();
-        let limit = if is_first && !self.is_slow { AT_ONCE } else { Duration::ZERO };
+        let limit = if is_first && !self.is_slow { patience } else { Duration::ZERO };
         let until = Instant::now() + limit;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -261,16 +274,26 @@ fn read_through(fd: BorrowedFd<'_>, mut at: u64, end: u64) -> Done {
     Ok(())
 }
 
+/// What the guest is told of an operation: its result if it has one already.
+fn outcome(begun: Option<Done>) -> Outcome {
+    match begun {
+        Some(done) => done.map(|()| 0),
+        None => Ok(DISK_BEGUN),
+    }
+}
+
 impl Call<'_> {
     pub(super) fn sync(&mut self) -> Outcome {
         let object = self.object()?;
         if !matches!(object.kind(), Kind::File | Kind::StdioFile | Kind::Dir { .. }) {
             return Err(Errno::INVAL);
         }
-        let (fd, data_only) = (object.fd().clone(), self.args[1] == 1);
-        self.begin(object.as_fd(), move || match data_only {
-            true => rustix::fs::fdatasync(&fd),
-            false => rustix::fs::fsync(&fd),
+        let fd = object.fd().clone();
+        let [_, what, offset, len, flags, ..] = self.args;
+        self.begin(object.as_fd(), move || match what {
+            1 => rustix::fs::fdatasync(&fd),
+            2 => sys::sync_file_range(fd.as_fd(), offset, len, flags as u32),
+            _ => rustix::fs::fsync(&fd),
         })
     }
 
@@ -308,10 +331,19 @@ impl Call<'_> {
         if !disk.is_slow && lies_in_memory(of) {
             return work().map(|()| 0);
         }
-        match disk.begin(self.args[0], Work::new(work))? {
-            Some(done) => done.map(|()| 0),
-            None => Ok(DISK_BEGUN),
-        }
+        outcome(disk.begin(self.args[0], Work::new(work))?)
+    }
+
+    pub(super) fn huge_page(&mut self) -> Outcome {
+        let memory = self.host.memory.clone();
+        let extent = Gpa(self.args[1]);
+        let work = Work::new(move || match populate::make_huge(memory.mapped(), extent) {
+            Ok(Pace::Fast) => Ok(()),
+            Ok(Pace::Slow) => Err(Errno::TIME),
+            Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)),
+        });
+        // It is never over at once.
+        outcome(self.host.disk.begin_patiently(self.args[0], work, Duration::ZERO)?)
     }
 
     pub(super) fn disk_result(&mut self) -> Outcome {

@@ -270,15 +270,21 @@ impl Call<'_> {
         if object.kind() == Kind::File { Ok(object) } else { Err(Errno::INVAL) }
     }
 
-    /// Of what the guest has opened itself it keeps the position.
+    /// Of what the guest has opened itself it keeps the position, and asks only where data is.
     pub(super) fn seek(&mut self) -> Outcome {
         let object = self.object()?;
-        if object.kind() != Kind::StdioFile {
+        let whence = self.arg_int(1);
+        let may = match object.kind() {
+            Kind::StdioFile => true,
+            Kind::File => matches!(whence, libc::SEEK_DATA | libc::SEEK_HOLE),
+            _ => false,
+        };
+        if !may {
             return Err(Errno::SPIPE);
         }
         let offset = self.args[0].cast_signed();
         let from_start = || u64::try_from(offset).map_err(|_| Errno::INVAL);
-        let to = match self.arg_int(1) {
+        let to = match whence {
             libc::SEEK_SET => SeekFrom::Start(from_start()?),
             libc::SEEK_CUR => SeekFrom::Current(offset),
             libc::SEEK_END => SeekFrom::End(offset),

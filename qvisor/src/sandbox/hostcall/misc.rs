@@ -85,7 +85,8 @@ impl Call<'_> {
         // Once.
         let most = self.host.to_the_limit.swap(0, Ordering::Relaxed);
         if most > 0 {
-            ended::ended(128 + libc::SIGKILL, "memory was used up, by its first process at last");
+            let reason = "memory was used up, by its first process at last";
+            ended::out_of_memory(128 + libc::SIGKILL, reason);
         }
         let mut taken: Vec<Vec<u8>> = Vec::new();
         while (taken.len() * PIECE_BYTES) as u64 <= most {

@@ -35,6 +35,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use qlib::Gpa;
+use qlib::control::RootLayer;
 use qlib::host::{HostCall, MAX_SEGMENTS, NO_HANDLE, Op, Segment};
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -46,6 +47,7 @@ use super::mailbox::Replies;
 use super::memory::{GuestMemory, GuestRange, Ranges};
 use super::names::{self, Names};
 use super::pressure::Pressure;
+use super::wake_note::WakeNote;
 use bounded::Bounded;
 use disk::DiskWork;
 use lock::LockWaits;
@@ -73,6 +75,8 @@ pub struct HostSide {
     pub replies: Arc<Replies>,
     /// Where pages go when the sandbox sleeps, if it has a store.
     store: Option<Store>,
+    /// Where the next wake is noted.
+    pub wake_note: WakeNote,
     /// Whom a wake waits for before it reads its working set.
     admission: OnceLock<Admission>,
     /// What tells that the host is short of memory, if the sandbox is to sleep then.
@@ -90,6 +94,8 @@ pub struct HostSide {
     owners: Owners,
     /// What is taken at most to reach the memory limit, in bytes. See [`HostSide::note_limit`].
     to_the_limit: AtomicU64,
+    /// What the files of layers on disk may hold, in bytes. See [`HostSide::note_layer`].
+    layer_bytes: AtomicU64,
     /// How many descriptors handles and windows may hold.
     max_descriptors: usize,
     /// What the guest may still write into the log.
@@ -139,6 +145,7 @@ impl HostSide {
             poller,
             replies,
             store,
+            wake_note: WakeNote::default(),
             admission: OnceLock::new(),
             pressure: OnceLock::new(),
             names: Arc::default(),
@@ -147,6 +154,7 @@ impl HostSide {
             net,
             owners,
             to_the_limit: AtomicU64::new(0),
+            layer_bytes: AtomicU64::new(0),
             max_descriptors,
             log,
             bounded: Arc::default(),
@@ -180,7 +188,8 @@ impl HostSide {
         let ram = self.memory.ram_bytes();
         let within = if limit == 0 { ram } else { limit.min(ram) };
         if let Some(store) = &self.store {
-            store.raise_quota(within.saturating_mul(2));
+            let layers = self.layer_bytes.load(Ordering::Relaxed);
+            store.raise_quota(within.saturating_mul(2).saturating_add(layers));
         }
         let most = if limit != 0 && limit <= ram { limit / 3 + MORE_BYTES } else { 0 };
         self.to_the_limit.fetch_max(most, Ordering::Relaxed);
@@ -192,6 +201,18 @@ impl HostSide {
     /// over the guest kernel gets none but those.
     pub fn grant(&self, capabilities: u64) {
         self.granted.fetch_or(capabilities, Ordering::AcqRel);
+    }
+
+    /// Notes that a container with this layer over its root is made: what its files hold comes to
+    /// the store beside what memory does.
+    pub fn note_layer(&self, layer: Option<RootLayer>) {
+        if let Some(layer) = layer.filter(|layer| layer.is_on_disk)
+            && let Some(store) = &self.store
+        {
+            let bytes = layer.bytes(self.memory.ram_bytes());
+            self.layer_bytes.fetch_add(bytes, Ordering::Relaxed);
+            store.raise_quota_by(bytes);
+        }
     }
 
     /// Has wakes wait for a place, from now on.
@@ -298,6 +319,7 @@ impl<'h> Call<'h> {
             Op::Sync => self.sync(),
             Op::SyncFs => self.sync_fs(),
             Op::Fetch => self.fetch(),
+            Op::HugePage => self.huge_page(),
             Op::DiskResult => self.disk_result(),
             Op::DiskForget => self.disk_forget(),
             Op::Lock => self.lock(),

@@ -17,6 +17,13 @@ use crate::sys;
 /// Slots in one SwapFree.
 const MAX_SLOTS: usize = 1 << 20;
 
+impl GuestMemory {
+    /// Where the sandbox process has it.
+    pub(super) fn mapped(&self) -> MappedRam {
+        MappedRam { base: self.base() as usize, bytes: self.ram_bytes() }
+    }
+}
+
 impl PageMemory for GuestMemory {
     fn write_out(&self, from: &[Segment], file: BorrowedFd<'_>, offset: u64) -> io::Result<usize> {
         Ok(sys::write(file, &self.ranges(from)?, Some(offset), 0)?)
@@ -35,8 +42,7 @@ impl PageMemory for GuestMemory {
     }
 
     fn populate(&self, ranges: &[Segment]) {
-        let ram = MappedRam { base: self.base() as usize, bytes: self.ram_bytes() };
-        populate::populate(ram, ranges);
+        populate::populate(self.mapped(), ranges);
     }
 }
 
@@ -74,7 +80,12 @@ impl Call<'_> {
             }
             Op::ReapIn => {
                 self.ram_only()?;
-                let _place = host.admission.get().and_then(Admission::enter);
+                let admission = host.admission.get().filter(|_| !self.segments.is_empty());
+                let _place = admission.and_then(Admission::enter);
+                host.wake_note.write();
+                if self.segments.is_empty() {
+                    return Ok(0);
+                }
                 store.reap_in(&*host.memory, self.args[0], &self.segments)
             }
             _ => {
@@ -94,21 +105,26 @@ impl Call<'_> {
 
     fn swap_out(&self, store: &Store) -> Outcome {
         self.ram_only()?;
-        match self.args[1] {
-            0 => {}
+        let is_soon = match self.args[1] {
+            0 => false,
+            3 => true,
             1 => return store.swap_keep(&self.segments).map_err(|e| self.report(&e)),
             2 => {
                 store.keep_begin();
                 return Ok(0);
             }
             _ => return Err(Errno::INVAL),
-        }
+        };
         let pages: u64 =
             self.segments.iter().fold(0, |n, s| n.saturating_add(s.len / qlib::PAGE_SIZE));
         let bytes = pages.checked_mul(8).ok_or(Errno::INVAL)?;
         let to = self.host.memory.ram_slice(Gpa(self.args[0]), bytes).ok_or(Errno::FAULT)?;
-        let slots =
-            store.swap_out(&*self.host.memory, &self.segments).map_err(|e| self.report(&e))?;
+        let memory = &*self.host.memory;
+        let slots = match is_soon {
+            false => store.swap_out(memory, &self.segments),
+            true => store.swap_out_soon(memory, &self.segments),
+        };
+        let slots = slots.map_err(|e| self.report(&e))?;
         let numbers: Vec<u8> = slots.iter().flat_map(|s| s.to_le_bytes()).collect();
         if let Err(e) = to.write(&numbers) {
             // The guest does not learn the numbers, so nobody else would ever free them.

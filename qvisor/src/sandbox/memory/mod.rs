@@ -278,7 +278,8 @@ impl GuestMemory {
         let of_host = |i: &BootInfo| {
             let memory = (i.magic, i.version, i.platform, i.phys_base, i.ram_bytes, i.free_start);
             let image = (i.image_start, i.mailbox, i.mailbox_bytes);
-            let user = (i.user_min, i.user_max, i.vdso, i.fast_entry);
+            let vdso = (i.vdso, i.vdso_bytes, i.vdso_copy);
+            let user = (i.user_min, i.user_max, vdso, i.fast_entry);
             (memory, image, user, i.hwcap, i.hwcap2, i.fpstate_bytes)
         };
         Ok(of_host(&then) == of_host(info))

@@ -239,6 +239,14 @@ fn only_files_handed_over_have_a_position_here() {
     ] {
         assert_eq!(seek(file, to, whence), -i64::from(error), "{to} {whence}");
     }
+    // Of what the guest opened it has the position itself.
+    let own = g.open("file", libc::O_RDONLY);
+    for whence in [libc::SEEK_SET, libc::SEEK_CUR, libc::SEEK_END, 5, -1] {
+        assert_eq!(seek(own, 0, whence), -i64::from(libc::ESPIPE), "{whence}");
+    }
+    assert_eq!((seek(own, 3, libc::SEEK_DATA), seek(own, 3, libc::SEEK_HOLE)), (3, 10));
+    assert_eq!(seek(own, -1, libc::SEEK_HOLE), -i64::from(libc::ENXIO));
+    assert_eq!(seek(g.root, 0, libc::SEEK_DATA), -i64::from(libc::ESPIPE));
     g.ok(Op::Truncate, file, &[2], &[]);
     assert_eq!(fs::read(&path).unwrap(), b"01");
     assert_eq!(g.err(Op::Truncate, file, &[u64::MAX], &[]), libc::EINVAL);

@@ -187,6 +187,38 @@ fn a_file_may_be_closed_meanwhile() {
 }
 
 #[test]
+fn a_huge_page_changes_no_byte() {
+    const HUGE: u64 = 2 << 20;
+    let g = Guest::new();
+    // What the segments of calls lie in is below.
+    let extent = g.host.memory.ram_bytes() - HUGE;
+    let bytes: Vec<u8> = (0..HUGE).map(|i| (i / 4096 * 7) as u8).collect();
+    for (offset, len) in [(0, 4096), (5 * 4096, 8192), (HUGE - 4096, 4096)] {
+        let part = &bytes[offset as usize..][..len];
+        g.host.memory.write(Gpa(extent + offset), part).unwrap();
+    }
+    let mut before = vec![0; HUGE as usize];
+    g.host.memory.read(Gpa(extent), &mut before).unwrap();
+    assert_eq!(g.ok(Op::HugePage, NO_HANDLE, &[1, extent], &[]).ret as u64, DISK_BEGUN);
+    await_event(&g, 1);
+    // Some hosts have none, or no room for one.
+    let known = [0, libc::ETIME, libc::EINVAL, libc::EAGAIN, libc::ENOMEM, libc::EBUSY];
+    let outcome = result(&g, 1).unwrap();
+    assert!(known.contains(&outcome), "{outcome}");
+    let mut after = vec![1; HUGE as usize];
+    g.host.memory.read(Gpa(extent), &mut after).unwrap();
+    assert!(before == after);
+    // Of what is no such part of RAM nothing is made.
+    let ram = g.host.memory.ram_bytes();
+    for wrong in [extent + 4096, ram, ram - HUGE / 2, u64::MAX - HUGE + 1, u64::MAX] {
+        g.ok(Op::HugePage, NO_HANDLE, &[2, wrong], &[]);
+        await_event(&g, 2);
+        assert_eq!(result(&g, 2), Ok(libc::EINVAL), "{wrong:#x}");
+    }
+    assert_eq!(g.err(Op::HugePage, NO_HANDLE, &[1 << 63, extent], &[]), libc::EINVAL);
+}
+
+#[test]
 fn what_is_not_cached_is_fetched() {
     const BYTES: usize = 300_000;
     let g = Guest::new();

@@ -1,5 +1,11 @@
 //! Memory objects: the content of tmpfs files, of memfd_create(2) and of shared anonymous memory.
-//! Sparse, made of guest frames, each with one reference of the object's own.
+//! Sparse, made of guest frames, each with one reference of the object's own. Those of files that
+//! lie [on the host's disk](pageout) leave for the swap file while the container runs.
+
+mod pageout;
+mod pages;
+
+pub use pageout::{forget_list, write_out};
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -10,6 +16,7 @@ use qlib::bitmap::Stay;
 use qlib::blocks::BLOCK_SIZE;
 use qlib::{Gpa, PAGE_SHIFT, PAGE_SIZE};
 
+use self::pages::PageList;
 use super::memfd;
 use crate::account;
 use crate::arch::{self, heap};
@@ -17,6 +24,7 @@ use crate::errno::{Errno, Result};
 use crate::io::IoBuffer;
 use crate::mm::frames;
 use crate::mm::mapped::{MappedFile, MappedPage};
+use crate::mm::reclaim;
 use crate::mm::rmap::Lost;
 use crate::mm::swap::ahead::{self, Brought, Coming};
 use crate::mm::swap::{self, Usage, slots};
@@ -35,8 +43,18 @@ pub const MAX_BYTES: u64 = i64::MAX as u64 & !(PAGE_SIZE - 1);
 pub struct Quota {
     limit_pages: AtomicU64,
     used_pages: AtomicU64,
-    /// The pages outlive the process that made them.
-    is_lasting: bool,
+    kind: Kind,
+}
+
+/// What becomes of the pages of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// They go with the process that made them.
+    Passing,
+    /// They outlive it, in memory: there is a limit for all of these together.
+    Lasting,
+    /// They outlive it, and need not be in memory.
+    OnDisk,
 }
 
 /// One block in this many may have pages that outlive processes among others.
@@ -48,21 +66,24 @@ static LASTING_PAGES: AtomicU64 = AtomicU64::new(0);
 impl Quota {
     /// At most `limit_pages`.
     pub fn new(limit_pages: u64) -> Arc<Self> {
-        Arc::new(Quota {
-            limit_pages: AtomicU64::new(limit_pages),
-            used_pages: AtomicU64::new(0),
-            is_lasting: false,
-        })
+        Self::of(Kind::Passing, limit_pages)
     }
 
     /// As [`Quota::new`], for what outlives the process that makes it: there is a limit for all of
     /// that together.
     pub fn lasting(limit_pages: u64) -> Arc<Self> {
-        Arc::new(Quota {
-            limit_pages: AtomicU64::new(limit_pages),
-            used_pages: AtomicU64::new(0),
-            is_lasting: true,
-        })
+        Self::of(Kind::Lasting, limit_pages)
+    }
+
+    /// As [`Quota::new`], for what goes to the swap file when it is not used.
+    pub fn on_disk(limit_pages: u64) -> Arc<Self> {
+        pageout::begin();
+        Self::of(Kind::OnDisk, limit_pages)
+    }
+
+    fn of(kind: Kind, limit_pages: u64) -> Arc<Self> {
+        let (limit_pages, used_pages) = (AtomicU64::new(limit_pages), AtomicU64::new(0));
+        Arc::new(Quota { limit_pages, used_pages, kind })
     }
 
     /// Limit and use, in pages.
@@ -81,7 +102,7 @@ impl Quota {
         if used >= limit {
             return Err(Errno::ENOSPC);
         }
-        if self.is_lasting {
+        if self.kind == Kind::Lasting {
             let lasting = LASTING_PAGES.load(Ordering::Relaxed);
             let most = account::max_lasting_pages();
             if lasting >= most {
@@ -97,7 +118,7 @@ impl Quota {
     fn stay(&self) -> Stay {
         // A few are not worth a block of their own; each may lie in another one.
         let few = account::memory_bytes() / BLOCK_SIZE / FEW_SHARE;
-        match self.is_lasting && LASTING_PAGES.load(Ordering::Relaxed) > few {
+        match self.kind == Kind::Lasting && LASTING_PAGES.load(Ordering::Relaxed) > few {
             true => Stay::Lasting,
             false => Stay::Passing,
         }
@@ -105,7 +126,7 @@ impl Quota {
 
     fn give(&self, pages: u64) {
         self.used_pages.fetch_sub(pages, Ordering::Relaxed);
-        if self.is_lasting {
+        if self.kind == Kind::Lasting {
             LASTING_PAGES.fetch_sub(pages, Ordering::Relaxed);
         }
     }
@@ -123,7 +144,7 @@ pub enum Page {
 
 struct Inner {
     size: u64,
-    pages: BTreeMap<u64, Page>,
+    pages: PageList,
 }
 
 /// A memory object.
@@ -146,7 +167,7 @@ impl Shmem {
         let number = NEXT_OBJECT.fetch_add(1, Ordering::Relaxed);
         let object = Arc::new(Shmem {
             number,
-            inner: Mutex::new(Inner { size, pages: BTreeMap::new() }),
+            inner: Mutex::new(Inner { size, pages: PageList::default() }),
             quota,
             seals: AtomicU32::new(memfd::SEAL_SEAL),
         });
@@ -183,23 +204,44 @@ impl Shmem {
 
     /// How many pages it has.
     pub fn page_count(&self) -> u64 {
-        self.inner.lock().pages.len() as u64
+        self.inner.lock().pages.len()
+    }
+
+    /// Bytes of memory that its end would give back.
+    pub fn held_bytes(&self) -> u64 {
+        // What can be written out does not wait for that.
+        if self.is_on_disk() { 0 } else { self.page_count() * PAGE_SIZE }
+    }
+
+    fn is_on_disk(&self) -> bool {
+        self.quota.kind == Kind::OnDisk
+    }
+
+    /// Notes where a page is from now on.
+    fn put(&self, index: u64, page: Page) {
+        self.inner.lock().pages.insert(index, page);
+        if self.is_on_disk() && matches!(page, Page::Frame(..)) {
+            pageout::note(self.number, index);
+        }
     }
 
     /// The frame of page `index`, brought in from the swap file if it is there; `None` for a hole.
     fn present(&self, index: u64) -> Result<Option<Gpa>> {
-        let page = self.inner.lock().pages.get(&index).copied();
+        let page = self.inner.lock().pages.get(index);
         match page {
             None => Ok(None),
             Some(Page::Frame(gpa, usage)) => {
                 if usage.is_unseen() {
-                    self.inner.lock().pages.insert(index, Page::Frame(gpa, usage.seen()));
+                    self.put(index, Page::Frame(gpa, usage.seen()));
                 }
                 Ok(Some(gpa))
             }
             Some(Page::Swapped(slot, usage)) => {
-                let gpa = swap::swap_in(slot, self.quota.stay())?;
-                self.inner.lock().pages.insert(index, Page::Frame(gpa, usage.seen()));
+                let gpa = match self.is_on_disk() {
+                    true => self.with_room(|| self.bring_in(index, slot))?,
+                    false => swap::swap_in(slot, self.quota.stay())?,
+                };
+                self.put(index, Page::Frame(gpa, usage.seen()));
                 Ok(Some(gpa))
             }
         }
@@ -210,13 +252,51 @@ impl Shmem {
         if let Some(gpa) = self.present(index)? {
             return Ok(gpa);
         }
-        if heap::is_low() {
+        if self.is_on_disk() {
+            pageout::make_room()?;
+            if heap::is_low() {
+                return Err(Errno::ENOSPC);
+            }
+        } else if heap::is_low() {
             return Err(Errno::ENOMEM);
         }
         let stay = self.quota.take()?;
-        let gpa = frames::alloc_zeroed_for(stay).inspect_err(|_| self.quota.give(1))?;
-        self.inner.lock().pages.insert(index, Page::Frame(gpa, Usage::USED));
+        let made = self.with_room(|| frames::alloc_zeroed_for(stay));
+        let gpa = made.inspect_err(|_| self.quota.give(1))?;
+        self.pay(index).inspect_err(|_| {
+            frames::user().ref_dec(gpa);
+            self.quota.give(1);
+        })?;
+        self.put(index, Page::Frame(gpa, Usage::USED));
         Ok(gpa)
+    }
+
+    /// Pays for the books of a new page at `index` that need not be in memory. ENOSPC.
+    fn pay(&self, index: u64) -> Result {
+        if self.is_on_disk() { self.inner.lock().pages.pay(index) } else { Ok(()) }
+    }
+
+    /// What `alloc` gives, for a file on disk after others were written out, if need be. ENOMEM.
+    fn with_room(&self, alloc: impl Fn() -> Result<Gpa>) -> Result<Gpa> {
+        match alloc() {
+            Err(Errno::ENOMEM) if self.is_on_disk() && pageout::write_unmapped() => alloc(),
+            result => result,
+        }
+    }
+
+    /// Has a page of zeros at `index` if there is a hole, without a frame.
+    fn make_empty(&self, index: u64) -> Result {
+        let is_there = self.inner.lock().pages.get(index).is_some();
+        if is_there {
+            return Ok(());
+        }
+        if heap::is_low() {
+            return Err(Errno::ENOSPC);
+        }
+        self.quota.take()?;
+        self.pay(index).inspect_err(|_| self.quota.give(1))?;
+        self.put(index, Page::Swapped(slots::ZERO, Usage::USED));
+        Ok(())
     }
 
     /// The 32-bit word at byte `offset` (aligned), for what the kernel shares with programs: valid
@@ -226,20 +306,31 @@ impl Shmem {
         arch::phys().atomic_u32(page + offset % PAGE_SIZE).ok_or(Errno::EFAULT)
     }
 
+    /// What a transfer says that found no frame: those of files on disk wait until some are
+    /// written out.
+    fn wants_room(&self, error: Errno) -> Errno {
+        if error != Errno::ENOMEM || !self.is_on_disk() {
+            return error;
+        }
+        reclaim::note_short();
+        Errno::ERESTARTNOMEM
+    }
+
     /// Copies out of the object into `buffer`.
     pub fn read(&self, buffer: &mut IoBuffer<'_>, offset: u64) -> Result<usize> {
         let end = offset.saturating_add(buffer.remaining() as u64).min(self.size());
         let (mut at, mut bytes) = (offset, Vec::new());
         while at < end {
             let len = (PAGE_SIZE - at % PAGE_SIZE).min(end - at) as usize;
-            let stored = match self.present(at >> PAGE_SHIFT)? {
+            let page = self.present(at >> PAGE_SHIFT).map_err(|e| self.wants_room(e));
+            let stored = page.and_then(|page| match page {
                 None => buffer.put_zeros(len),
                 Some(gpa) => {
                     bytes.resize(len, 0);
                     arch::copy_from_gpa(&mut bytes, gpa + at % PAGE_SIZE)?;
                     buffer.put(&bytes)
                 }
-            };
+            });
             match stored {
                 Ok(stored) => {
                     at += stored as u64;
@@ -267,7 +358,8 @@ impl Shmem {
             bytes.resize(len, 0);
             let before = buffer.done();
             let step = buffer.take(&mut bytes).and_then(|taken| {
-                let gpa = self.make(at >> PAGE_SHIFT).inspect_err(|_| buffer.rewind(before))?;
+                let made = self.make(at >> PAGE_SHIFT).map_err(|e| self.wants_room(e));
+                let gpa = made.inspect_err(|_| buffer.rewind(before))?;
                 arch::copy_to_gpa(gpa + at % PAGE_SIZE, &bytes[..taken])?;
                 Ok(taken)
             });
@@ -298,9 +390,12 @@ impl Shmem {
         {
             return Err(Errno::EPERM);
         }
-        let old = core::mem::replace(&mut self.inner.lock().size, size);
-        if size < old {
+        if size < now {
+            // All that can fail comes first: nothing of what was behind the end comes back.
             self.zero_part(size, PAGE_SIZE - size % PAGE_SIZE)?;
+        }
+        self.inner.lock().size = size;
+        if size < now {
             let first = size.div_ceil(PAGE_SIZE);
             self.remove(first, u64::MAX, &mut free);
             self.notify_mappers(first, u64::MAX, None);
@@ -313,7 +408,7 @@ impl Shmem {
         if from.is_multiple_of(PAGE_SIZE) && len >= PAGE_SIZE {
             return Ok(());
         }
-        if let Some(gpa) = self.present(from >> PAGE_SHIFT)? {
+        if let Some(gpa) = self.present(from >> PAGE_SHIFT).map_err(|e| self.wants_room(e))? {
             let len = len.min(PAGE_SIZE - from % PAGE_SIZE);
             arch::copy_to_gpa(gpa + from % PAGE_SIZE, &alloc::vec![0; len as usize])?;
         }
@@ -326,10 +421,10 @@ impl Shmem {
         loop {
             let piece: Vec<(u64, Page)> = {
                 let mut inner = self.inner.lock();
-                let piece: Vec<(u64, Page)> =
-                    inner.pages.range(first..end).take(PIECE).map(|(i, p)| (*i, *p)).collect();
+                let here = inner.pages.from(first).take_while(|(index, _)| *index < end);
+                let piece: Vec<(u64, Page)> = here.take(PIECE).collect();
                 for (index, _) in &piece {
-                    inner.pages.remove(index);
+                    inner.pages.remove(*index);
                 }
                 piece
             };
@@ -398,7 +493,10 @@ impl Shmem {
             return Err(Errno::ENOSPC);
         }
         for index in offset / PAGE_SIZE..end.div_ceil(PAGE_SIZE) {
-            self.make(index)?;
+            match self.is_on_disk() {
+                true => self.make_empty(index)?,
+                false => self.make(index).map(|_| ())?,
+            }
         }
         if grow {
             let mut inner = self.inner.lock();
@@ -415,12 +513,12 @@ impl Shmem {
         }
         let mut index = offset / PAGE_SIZE;
         if data {
-            let (next, _) = inner.pages.range(index..).next().ok_or(Errno::ENXIO)?;
+            let (next, _) = inner.pages.from(index).next().ok_or(Errno::ENXIO)?;
             let at = (next * PAGE_SIZE).max(offset);
             return if at < inner.size { Ok(at) } else { Err(Errno::ENXIO) };
         }
-        for (page, _) in inner.pages.range(index..) {
-            if *page != index {
+        for (page, _) in inner.pages.from(index) {
+            if page != index {
                 break;
             }
             index += 1;
@@ -428,25 +526,27 @@ impl Shmem {
         Ok((index * PAGE_SIZE).max(offset).min(inner.size))
     }
 
-    /// Brings the next swapped pages from page `from` on back ahead of use. ENOMEM.
+    /// Brings the next swapped pages from page `from` on back ahead of use. What is on disk is
+    /// where it is to be. ENOMEM.
     pub fn bring_ahead(&self, from: u64) -> Result<Brought> {
+        if self.is_on_disk() {
+            return Ok(Brought::default());
+        }
         let (mut coming, mut next): (Vec<Coming>, Option<u64>) = (Vec::new(), None);
-        for (looks, (index, page)) in self.inner.lock().pages.range(from..).enumerate() {
+        for (looks, (index, page)) in self.inner.lock().pages.from(from).enumerate() {
             if coming.len() == ahead::MOST || looks == ahead::MOST_LOOKS {
-                next = Some(*index);
+                next = Some(index);
                 break;
             }
             if let Page::Swapped(slot, _) = page {
-                coming.extend(Coming::new(*index, *slot));
+                coming.extend(Coming::new(index, slot));
             }
         }
         ahead::read(&mut coming, self.quota.stay())?;
         for page in &coming {
             let mut inner = self.inner.lock();
-            if let Some(place @ Page::Swapped(..)) = inner.pages.get_mut(&page.at)
-                && let Page::Swapped(_, usage) = *place
-            {
-                *place = Page::Frame(page.frame, usage.ahead());
+            if let Some(Page::Swapped(_, usage)) = inner.pages.get(page.at) {
+                inner.pages.insert(page.at, Page::Frame(page.frame, usage.ahead()));
             }
             drop(inner);
             slots::drop_ref(page.slot);
@@ -459,14 +559,7 @@ impl Shmem {
     pub fn visit_frames(&self, keep: &mut dyn FnMut(Gpa, Usage) -> bool) {
         let mut from = 0;
         loop {
-            let piece: Vec<(u64, Page)> = self
-                .inner
-                .lock()
-                .pages
-                .range(from..)
-                .take(PIECE)
-                .map(|(index, page)| (*index, *page))
-                .collect();
+            let piece: Vec<(u64, Page)> = self.inner.lock().pages.from(from).take(PIECE).collect();
             for (index, page) in &piece {
                 if let Page::Frame(gpa, usage) = page
                     && !keep(*gpa, *usage)
@@ -484,13 +577,10 @@ impl Shmem {
     /// Puts the pages that are in memory to other places, where `place(frame)` says one; it answers
     /// for the references of both.
     pub fn move_frames(&self, place: &mut dyn FnMut(Gpa) -> Option<Page>) {
-        for page in self.inner.lock().pages.values_mut() {
-            if let Page::Frame(gpa, _) = page
-                && let Some(new) = place(*gpa)
-            {
-                *page = new;
-            }
-        }
+        self.inner.lock().pages.replace(&mut |page| match page {
+            Page::Frame(gpa, _) => place(gpa),
+            Page::Swapped(..) => None,
+        });
     }
 }
 
@@ -507,9 +597,9 @@ impl Drop for Shmem {
     fn drop(&mut self) {
         let place = OBJECTS.lock().remove(&self.number);
         drop(place);
-        let pages = core::mem::take(&mut self.inner.get_mut().pages);
-        self.quota.give(pages.len() as u64);
-        pages.into_values().for_each(free);
+        let pages = &mut self.inner.get_mut().pages;
+        self.quota.give(pages.len());
+        pages.drain().for_each(free);
     }
 }
 
@@ -521,12 +611,10 @@ impl MappedFile for Shmem {
     fn residency(&self, first: u64, last: u64) -> Option<(u64, u64)> {
         let inner = self.inner.lock();
         let (mut in_memory, mut in_store) = (0, 0);
-        if first <= last {
-            for (_, page) in inner.pages.range(first..=last) {
-                match page {
-                    Page::Frame(..) => in_memory += 1,
-                    Page::Swapped(..) => in_store += 1,
-                }
+        for (_, page) in inner.pages.from(first).take_while(|(index, _)| *index <= last) {
+            match page {
+                Page::Frame(..) => in_memory += 1,
+                Page::Swapped(..) => in_store += 1,
             }
         }
         Some((in_memory, in_store))
@@ -544,13 +632,14 @@ impl MappedFile for Shmem {
 
     fn frames_in_use(&self, first: u64, frames: &mut [Option<Gpa>]) {
         let end = first.saturating_add(frames.len() as u64);
-        for (index, page) in self.inner.lock().pages.range(first..end) {
+        let inner = self.inner.lock();
+        for (index, page) in inner.pages.from(first).take_while(|(index, _)| *index < end) {
             // Of one that was prefetched a fault is to tell whether it is used.
             if let Page::Frame(gpa, usage) = page
                 && !usage.is_unseen()
                 && let Some(frame) = frames.get_mut((index - first) as usize)
             {
-                *frame = Some(*gpa);
+                *frame = Some(gpa);
             }
         }
     }
@@ -584,7 +673,7 @@ pub fn object_from(number: u64) -> Option<(u64, Arc<Shmem>)> {
 /// Pages of all memory objects that are in memory (the "Shmem" of /proc/meminfo).
 pub fn resident_pages() -> u64 {
     let count = |o: &Arc<Shmem>| {
-        o.inner.lock().pages.values().filter(|p| matches!(p, Page::Frame(..))).count() as u64
+        o.inner.lock().pages.from(0).filter(|(_, p)| matches!(p, Page::Frame(..))).count() as u64
     };
     let (mut next, mut pages) = (0, 0);
     while let Some((number, object)) = object_from(next) {
