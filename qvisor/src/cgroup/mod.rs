@@ -190,7 +190,7 @@ impl Cgroup {
     }
 
     fn check_unused(&self, path: &str) -> Result<()> {
-        match self.members()?.len() {
+        match self.stayers()?.len() {
             0 => Ok(()),
             count => bail!(
                 "cgroup {path} is in use: it has {count} processes; choose another \

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::{Cgroup, has_children, members_of};
+use crate::sys;
 
 /// How long processes that have been killed may take to leave a cgroup. Their end is not yet over
 /// when the one that was waited for has ended.
@@ -47,6 +48,24 @@ impl Cgroup {
         match failure {
             Some(e) => Err(e),
             None => Ok(()),
+        }
+    }
+}
+
+impl Cgroup {
+    /// The processes in it that stay: those of a container that has just ended are waited for.
+    pub(super) fn stayers(&self) -> Result<Vec<i32>> {
+        let end = Instant::now() + LEAVING;
+        let mut looks = 0;
+        loop {
+            let members = self.members()?;
+            let are_ending = members.iter().all(|pid| sys::is_ending(pid.cast_unsigned()));
+            // It may be on its way from the one sign of that to the next.
+            looks = if are_ending { 0 } else { looks + 1 };
+            if members.is_empty() || looks == 2 || Instant::now() >= end {
+                return Ok(members);
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }

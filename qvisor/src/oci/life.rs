@@ -24,8 +24,9 @@ use crate::console;
 
 /// How long loading a program may take, from a slow disk and after a wake.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a sandbox may take to end whose command has, which had to tell it to go on.
-const MOMENT: Duration = Duration::from_millis(500);
+/// How long a sandbox may take to end that does not answer, as its command has ended, which had to
+/// tell it to go on.
+const MOMENT: Duration = Duration::from_secs(2);
 /// How long a command that makes a container may take to undo what it did, when that is deleted:
 /// longer only if it waits for a hook, or has been stopped.
 const MAKER_PATIENCE: Duration = Duration::from_secs(2);
@@ -490,10 +491,9 @@ pub fn remove_abandoned(entry: &Entry) {
             }
             Err(e) => return Err(e),
         };
-        // Its sandbox ends by itself, a moment after the command, unless it was told to go on.
         if state.status() == Status::Running
             && let Some(pidfd) = state.sandbox()?
-            && !ends_within(&pidfd, MOMENT)?
+            && goes_on_alone(entry, &pidfd)?
         {
             return entry.disown();
         }
@@ -503,6 +503,14 @@ pub fn remove_abandoned(entry: &Entry) {
     if let Err(e) = remove() {
         tracing::warn!("left by an earlier command: {e:#}");
     }
+}
+
+/// True if a sandbox goes on whose command was killed: it answers then. One that was not told to go
+/// on ends by itself instead, as soon as it notices.
+fn goes_on_alone(entry: &Entry, pidfd: &OwnedFd) -> Result<bool> {
+    let connection = Connection::open(entry, MOMENT);
+    let answer = connection.and_then(|mut connection| connection.call(&Request::Stats, &[]));
+    Ok(answer.is_ok() || !ends_within(pidfd, MOMENT)?)
 }
 
 /// Takes the files of a container away from the sandbox of its pod, if that is still there.

@@ -170,6 +170,26 @@ pub fn blocks_signal(pid: u32, tid: u32, signal: i32) -> Option<bool> {
     Some(u64::from_str_radix(mask.trim(), 16).ok()? >> (signal - 1) & 1 == 1)
 }
 
+/// True if process `pid` has ended, or is about to: it has been killed, or all of its threads end.
+pub fn is_ending(pid: u32) -> bool {
+    /// PF_EXITING of the host's kernel, in field 9 of proc_pid_stat(5).
+    const EXITING: u64 = 4;
+    let ends = |tid| {
+        let flags = thread_stat(pid, tid, 9).and_then(|flags| flags.parse::<u64>().ok());
+        flags.is_none_or(|flags| flags & EXITING != 0)
+    };
+    if threads_of(pid).into_iter().all(ends) {
+        return true;
+    }
+    let Ok(status) = std::fs::read_to_string(procfs::path(&format!("{pid}/status"))) else {
+        return true;
+    };
+    let masks = ["SigPnd:", "ShdPnd:"];
+    let mut pending = status.lines().filter_map(|l| masks.iter().find_map(|m| l.strip_prefix(m)));
+    let kill = 1 << (libc::SIGKILL - 1);
+    pending.any(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & kill != 0))
+}
+
 /// Which of `pages` pages from `va` on process `pid` has in its host page table, as a bitmap. The
 /// host fills an entry in when its page is touched, for a read together with those of its
 /// neighbours in the aligned 64 KiB that are in memory too.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::container::{Container, alive};
+use crate::support::container::{Connection, Container, alive};
 use crate::support::{Outcome, eventually, limit, run, wait};
 use crate::{memory, ready, verified};
 
@@ -225,8 +225,12 @@ fn a_restore_that_is_killed_can_be_done_again() {
         nix::sys::signal::killpg(group, nix::sys::signal::SIGKILL).ok();
         child.wait().expect("wait");
         // It may have gone on; what it made else ends a moment after it.
+        let answers = |mut open: Connection| {
+            open.try_send("ping");
+            open.try_answer().is_some_and(|answer| answer == "pong")
+        };
         eventually("it goes on", limit(), || {
-            booted.restore(&c, &[]).success() || c.connect().is_some()
+            booted.restore(&c, &[]).success() || c.connect().is_some_and(answers)
         });
         verified(&c.ask("verify"));
         let pid = booted.must(&c, &["ps", "--format", "json", &c.id]);

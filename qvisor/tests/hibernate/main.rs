@@ -322,11 +322,15 @@ fn requests_of_a_ring_wait_through_sleeps() {
     assert_eq!((count(&c, "deflates"), count(&c, "wakes_by_socket")), (6, 6));
 }
 
+/// What the host counts as its memory, in bytes.
+fn held(c: &Container) -> u64 {
+    c.stats()["cgroup"]["held_bytes"].as_u64().expect("held_bytes")
+}
+
 #[test]
 fn asleep_it_holds_little_memory() {
     let c = memory("64");
     verified(&c.ask("verify"));
-    let held = |c: &Container| c.stats()["cgroup"]["held_bytes"].as_u64().expect("held_bytes");
     let warm = held(&c);
     c.hibernate();
     let asleep = held(&c);

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::support::container::{Container, alive, children};
 use crate::support::{eventually, limit, run};
-use crate::{memory, ready, verified};
+use crate::{held, memory, ready, verified};
 
 fn snapshot(c: &Container, name: &str) {
     c.must(&["checkpoint", "--name", name, &c.id]);
@@ -57,6 +57,17 @@ fn every_byte_comes_back_as_often_as_it_is_asked_for() {
         }
     }
     c.hibernate();
+    verified(&c.ask("verify"));
+}
+
+/// What a snapshot has lies in the store alone until it is used again.
+#[test]
+fn what_a_snapshot_has_takes_no_memory() {
+    let c = memory("64");
+    verified(&c.ask("verify"));
+    let warm = held(&c);
+    snapshot(&c, "one");
+    eventually("the host has its memory back", limit(), || held(&c) * 3 <= warm);
     verified(&c.ask("verify"));
 }
 

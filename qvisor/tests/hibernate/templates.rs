@@ -274,16 +274,20 @@ fn a_killed_run_leaves_containers_or_what_the_next_one_removes() {
         killed(making(&c, &["--template", "many", "--count", "6", &c.id]), round * 8);
         settled(&c);
         // Those that run are whole, and the others do not stand in the way.
+        let mut refusals = Vec::new();
         for id in ids(&c) {
             let up = c.command(&["exec", &id, "echo", "up"]);
             if up.success() {
                 assert_eq!(up.stdout, "up\n");
                 c.must(&["delete", "--force", &id]);
+            } else {
+                refusals.push(up.stderr);
             }
         }
         let outcome = make(&c, &["--template", "many", "--count", "6", &c.id]);
         let said = outcome.stderr.lines().filter(|line| line.contains("level=error"));
-        assert!(outcome.success(), "round {round}: {:?}", said.collect::<Vec<_>>());
+        let said: Vec<_> = said.collect();
+        assert!(outcome.success(), "round {round}: {said:?}, {refusals:?}");
         assert_eq!(ids(&c), clones(&c, 6));
         delete_all(&c);
     }

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, StripPrefixError};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -44,7 +44,16 @@ struct Home(PathBuf);
 impl Drop for Home {
     fn drop(&mut self) {
         fs::remove_dir_all(&self.0).ok();
+        // And what quark keeps for a state directory in it: the name may come again.
+        if let Some(kept) = images_of(&self.0).ok().filter(|kept| kept.exists()) {
+            fs::remove_dir_all(kept).ok();
+        }
     }
+}
+
+/// Where quark keeps images of a state directory itself.
+fn images_of(root: &Path) -> Result<PathBuf, StripPrefixError> {
+    Ok(Path::new("/var/lib/quark").join(root.strip_prefix("/")?))
 }
 
 impl Container {
@@ -251,8 +260,7 @@ impl Container {
 
     /// Where images of its state directory lie that quark keeps itself.
     pub fn images(&self) -> PathBuf {
-        let root = self.root();
-        PathBuf::from("/var/lib/quark").join(root.strip_prefix("/").expect("an absolute path"))
+        images_of(&self.root).expect("an absolute path")
     }
 
     /// Its state directory.
