@@ -149,6 +149,11 @@ fn dirty_pages() -> u64 {
         + BLOCKS.dirty_blocks() as u64 * BLOCK_FRAMES
 }
 
+/// Gives the host back the blocks that are free.
+pub fn release_blocks() {
+    BLOCKS.free_ranges(&mut |ranges| super::release(ranges).is_ok());
+}
+
 /// Pages of the budget that are not used.
 fn budget_left() -> u64 {
     BUDGET_PAGES.load(Relaxed).saturating_sub(used_pages())

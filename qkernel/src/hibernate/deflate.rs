@@ -107,6 +107,11 @@ impl Why {
     }
 }
 
+/// How often one that is forced is tried when something comes in the middle each time.
+const TRIES: u32 = 8;
+/// Half of the time from the first such moment to the next try; it doubles from one to the next.
+const FIRST_REST_NS: u64 = 1_000_000;
+
 /// What timers do while it sleeps, as its maker wants it.
 pub(super) static TIMERS: Mutex<Timers> = mutex(Timers::Usual);
 /// The same for the sleep that begins, or is under way.
@@ -124,10 +129,22 @@ pub(super) fn rest_of_timers() -> Rest {
 
 /// Hibernates the sandbox. A task of its own calls this; on success nothing runs any more until a
 /// wake, which comes at once where it was forced. Who comes while another deflate is under way
-/// [joins](super::join) it.
-pub async fn deflate(why: Why) -> core::result::Result<(), Failure> {
+/// [joins](super::join) it. EINTR when it is [called off](inflate::called_off), which it had been
+/// so often when the sleep was asked for.
+pub async fn deflate(why: Why, called_off: u64) -> core::result::Result<(), Failure> {
     let asked_ns = time::monotonic_ns();
+    let mut tries = 0;
+    // Something that came in the middle is served, and then it sleeps. Each try costs it something.
+    let mut is_put_off = |failure: &Failure, left: Patience| {
+        tries += 1;
+        let is_put_off = failure.errno == Errno::EINTR && matches!(why, Why::Asked(_));
+        let goes_on = is_put_off && (left.ns > 0 || left.force && tries < TRIES);
+        goes_on.then_some(FIRST_REST_NS << tries.min(TRIES))
+    };
     loop {
+        if inflate::called_off() != called_off {
+            return Err(Errno::EINTR.into());
+        }
         match super::current() {
             State::Hibernated => {
                 let rest = why.rest_of_timers();
@@ -155,20 +172,28 @@ pub async fn deflate(why: Why) -> core::result::Result<(), Failure> {
                 let attempt = join::begin();
                 let outcome = deflate_awake(why, patience).await;
                 join::end(&attempt, &outcome);
-                return outcome;
+                let Err(failure) = outcome else { return Ok(()) };
+                match is_put_off(&failure, why.patience().since(asked_ns)) {
+                    Some(rest_ns) => time::pass(rest_ns).await,
+                    None => return Err(failure),
+                }
             }
             State::Settling { .. } | State::Deflating { .. } | State::Inflating => {
                 let Some(outcome) = join::join(why.patience().since(asked_ns)).await else {
                     let reason = "it is changing its state already: try again".into();
                     return Err(Failure { errno: Errno::EBUSY, reason });
                 };
-                let is_left = why.patience().since(asked_ns).is_left();
+                let left = why.patience().since(asked_ns);
                 match outcome {
                     // Its timers do what this sleep wants of them, if it lasts.
                     Ok(()) if super::current() == State::Hibernated => {}
                     // Whoever waits for longer, or forces it, tries again.
-                    Err(Failure { errno: Errno::EBUSY, .. }) if is_left => {}
-                    outcome => return outcome,
+                    Err(Failure { errno: Errno::EBUSY, .. }) if left.is_left() => {}
+                    Err(failure) => match is_put_off(&failure, left) {
+                        Some(rest_ns) => time::pass(rest_ns).await,
+                        None => return Err(failure),
+                    },
+                    Ok(()) => return Ok(()),
                 }
             }
         }
@@ -232,26 +257,23 @@ async fn attempt(
     };
     executor::hold_threads();
     let spaces = AddressSpace::all();
-    for mm in &spaces {
-        unmap_from_user(mm).await?;
-        held.still()?;
+    // A wake waits for the end of this: what comes off the platform and what is made anew may not
+    // find room beside each other.
+    let kept = executor::keep_held();
+    let stored = match hide(&spaces, &held).await {
+        Ok(()) => store(&spaces, patience, &held).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = stored {
+        gone().await;
+        return Err(error.into());
     }
-    shed(&spaces).await;
-    held.still()?;
-    let objects = crate::fs::memory_objects()?;
-    let is_first = slots::used() == 0 && stats::DEFLATES.load(Relaxed) == 0;
-    let aging = Aging { is_first, life_counts: super::life_counts() };
-    if !(patience.stay && keep(&spaces, &objects, aging, &held).await?) {
-        let pages = Pages::collect(&spaces, &objects)?;
-        let plan = pages.write(aging, &Pieces::new(), &held).await?;
-        note_plan(plan.left, plan.set_pages());
-        pages.commit(plan, &spaces, &objects);
-    }
+    drop(kept);
     input::begin_life();
     // From here on nothing fails. Windows come back by themselves at the next touch.
     handle_cache::give_up_all();
     let _ = Call::new(Op::WindowsRelease).run();
-    drop((spaces, objects));
+    drop(spaces);
     slots::give_back();
     release_free();
     Ok(left)
@@ -274,6 +296,8 @@ async fn keep(
     let pages = Pages::of_objects(spaces, objects)?;
     let Ok(keep) = Keep::collect(spaces, &pages, aging) else { return Ok(false) };
     let places = keep.reserve()?;
+    gone().await;
+    held.still()?;
     let plan = pages.write(aging, keep.set(), held).await?;
     note_plan(plan.left + keep.left(), plan.set_pages() + keep.set().len() as u64);
     keep.commit(places);
@@ -281,28 +305,70 @@ async fn keep(
     Ok(true)
 }
 
-/// Has the platform end all user threads and address spaces, where each costs the host something
-/// besides guest memory: it makes those anew that go on after the wake. A wake waits until that is
-/// done, for those that end and those that are made anew may not find room beside each other.
-async fn shed(spaces: &[Arc<AddressSpace>]) {
-    if arch::boot().host_bytes_per_process == 0 {
-        return;
+/// Puts the pages of hidden spaces into the store, or keeps them for an image. When this succeeds
+/// nothing of them is mapped any more, and nothing has come in between since all was written.
+async fn store(spaces: &[Arc<AddressSpace>], patience: Patience, held: &Held) -> Result {
+    held.still()?;
+    let objects = crate::fs::memory_objects()?;
+    let is_first = slots::used() == 0 && stats::DEFLATES.load(Relaxed) == 0;
+    let aging = Aging { is_first, life_counts: super::life_counts() };
+    if !(patience.stay && keep(spaces, &objects, aging, held).await?) {
+        let pages = Pages::collect(spaces, &objects)?;
+        gone().await;
+        held.still()?;
+        let plan = pages.write(aging, &Pieces::new(), held).await?;
+        note_plan(plan.left, plan.set_pages());
+        pages.commit(plan, spaces, &objects);
     }
-    let _kept = executor::keep_held();
+    Ok(())
+}
+
+/// Hides all pages from user code, none of which runs.
+async fn hide(spaces: &[Arc<AddressSpace>], held: &Held) -> Result {
+    for mm in spaces {
+        mm.hide_all();
+        executor::give_way().await;
+        held.still()?;
+    }
+    if sheds() {
+        return shed(spaces, held).await;
+    }
+    for mm in spaces {
+        unmap_from_user(mm).await?;
+    }
+    Ok(())
+}
+
+/// True if threads and address spaces cost the host something besides guest memory: a sleeping
+/// sandbox has none at the platform.
+fn sheds() -> bool {
+    arch::boot().host_bytes_per_process > 0
+}
+
+/// Has the platform end all user threads and address spaces: it makes those anew that go on after
+/// the wake. What they had mapped is [`gone`] some time later: nobody waits for that meanwhile, as
+/// a thread that has been stopped and is not resumed sees nothing of it.
+async fn shed(spaces: &[Arc<AddressSpace>], held: &Held) -> Result {
     for mm in spaces {
         stop_all(&mm.threads()).await;
     }
-    spaces.iter().for_each(|mm| mm.shed());
-    space::until_gone().await;
+    held.still()?;
+    for mm in spaces {
+        mm.shed();
+        mm.forget_ops();
+    }
+    Ok(())
 }
 
-/// Hides a space's pages from the platform.
-async fn unmap_from_user(mm: &Arc<AddressSpace>) -> Result {
-    mm.hide_all();
-    if mm.is_shed() {
-        mm.forget_ops();
-        return Ok(());
+/// Waits until nothing is mapped any more of what was [`shed`].
+async fn gone() {
+    if sheds() {
+        space::until_gone().await;
     }
+}
+
+/// Has the platform unmap what a space [hides](hide).
+async fn unmap_from_user(mm: &Arc<AddressSpace>) -> Result {
     // A thread may end before its turn comes; when none is left, nobody sees the pages.
     while let Some(thread) = carrier(mm) {
         match thread.flush(mm).await {

@@ -14,7 +14,7 @@ use qlib::control::{WakeCause, Wakefulness};
 use super::busy::{self, Busy};
 use super::deflate::{self, Failure, Why};
 use super::state::State;
-use super::{dry, quiesce, stats, told};
+use super::{called_off, dry, quiesce, stats, told};
 use crate::errno::Errno;
 use crate::mm::fault;
 use crate::sync::{Mutex, mutex};
@@ -169,7 +169,7 @@ pub fn watch(habit: Habit) {
                 }
                 continue;
             }
-            let failure = deflate::deflate(Why::Idle).await.err();
+            let failure = deflate::deflate(Why::Idle, called_off()).await.err();
             note(&failed, &failure);
             if failure.is_some() {
                 // What has kept it awake may do so again: it is not tried without end.

@@ -1,7 +1,7 @@
 //! Inflate: what wakes a sleeping sandbox, and reading its working set back.
 
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use qlib::control::WakeCause;
 use qlib::host::{Op, Segment};
@@ -21,6 +21,21 @@ use crate::{input, random, time};
 /// asks for anything by the end of what the host's disk did for a thread.)
 fn is_input(cause: WakeCause) -> bool {
     !matches!(cause, WakeCause::Sigcont | WakeCause::Disk | WakeCause::Unfinished)
+}
+
+/// How often somebody has wanted it to be awake, whether it was or not.
+static CALLED_OFF: AtomicU64 = AtomicU64::new(0);
+
+/// A number that changes when somebody wants it to be awake, and not only something done. Who puts
+/// it to sleep goes no further then.
+pub fn called_off() -> u64 {
+    CALLED_OFF.load(Relaxed)
+}
+
+/// Wakes it for somebody who wants it to be awake (SIGCONT).
+pub fn keep_awake() {
+    CALLED_OFF.fetch_add(1, Relaxed);
+    wake(WakeCause::Sigcont);
 }
 
 /// Wakes the sandbox if it sleeps; ends a deflate that is under way. One that has not begun yet

@@ -24,7 +24,7 @@ pub mod state;
 pub mod stats;
 pub mod told;
 
-pub use inflate::{become_copy, on_timer, wake};
+pub use inflate::{become_copy, called_off, keep_awake, on_timer, wake};
 
 use self::state::{Input, State};
 use crate::sync::{Mutex, mutex};

@@ -14,7 +14,7 @@ use qlib::host::Op;
 use super::deflate::{self, Failure, TIMERS, Why};
 use super::idle::{self, Done, Habit};
 use super::state::State;
-use super::{background, busy, dry, history, told};
+use super::{background, busy, called_off, dry, history, told};
 use crate::host::Call;
 use crate::sync::{Mutex, mutex};
 use crate::task::table;
@@ -92,7 +92,7 @@ async fn sleep(habit: Habit, before: &Done) {
     if dry::is_on() {
         return idle::sleep_dry(habit, before, UNUSED_NS).await;
     }
-    let failure = deflate::deflate(Why::Pressure).await.err();
+    let failure = deflate::deflate(Why::Pressure, called_off()).await.err();
     if failure.is_none() {
         klog!(Info, "it sleeps, as the host is short of memory");
     }

@@ -86,16 +86,21 @@ fn serve(id: u64, request: Request) {
         Request::Processes { container } => reply(id, &processes(container)),
         Request::Usage { container } => reply(id, &Reply::Usage(usage(container))),
         Request::Resize { pid, rows, cols } => reply(id, &done(resize(pid, rows, cols))),
-        Request::Hibernate { patience_ms, force, stay } => executor::spawn(async move {
+        Request::Hibernate { patience_ms, force, stay } => {
             let patience = Patience { ns: patience_ms.saturating_mul(1_000_000), force, stay };
-            let answer = match hibernate::deflate::deflate(Why::Asked(patience)).await {
-                Ok(()) => Reply::Done,
-                Err(Failure { errno, reason }) => failure(errno, reason),
-            };
-            reply(id, &answer);
-        }),
+            // Who takes this back may come before the task has begun.
+            let called_off = hibernate::called_off();
+            executor::spawn(async move {
+                let why = Why::Asked(patience);
+                let answer = match hibernate::deflate::deflate(why, called_off).await {
+                    Ok(()) => Reply::Done,
+                    Err(Failure { errno, reason }) => failure(errno, reason),
+                };
+                reply(id, &answer);
+            })
+        }
         Request::Wake => {
-            hibernate::wake(WakeCause::Sigcont);
+            hibernate::keep_awake();
             reply(id, &Reply::Done);
         }
         Request::Pause => executor::spawn(async move {

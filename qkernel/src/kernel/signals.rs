@@ -41,7 +41,10 @@ static EARLY: Mutex<BTreeSet<(u32, u32)>> = mutex(BTreeSet::new());
 /// ESRCH if there is no such process any more, EINVAL if there is no such signal.
 pub fn send(pid: u32, all: bool, signo: u32) -> Result {
     let targets = targets(pid, all, signo)?;
-    hibernate::wake(if signo == SIGCONT { WakeCause::Sigcont } else { WakeCause::Signal });
+    match signo {
+        SIGCONT => hibernate::keep_awake(),
+        _ => hibernate::wake(WakeCause::Signal),
+    }
     input::note_taken(false);
     if all || !is_early(&targets[0], signo) {
         return deliver(&targets, signo);

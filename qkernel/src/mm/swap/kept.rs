@@ -11,7 +11,7 @@ use qlib::pagetable::{Action, Pte, PteFlags};
 use qlib::{Frames, Gpa, PAGE_SIZE, Va};
 
 use super::{Usage, memory_is_lost, slots};
-use crate::arch;
+use crate::arch::{self, heap};
 use crate::errno::{Errno, Result};
 use crate::executor;
 use crate::mm::AddressSpace;
@@ -157,6 +157,7 @@ async fn let_go() {
         });
         if dropped >= AT_ONCE {
             frames::release_free();
+            heap::release_blocks();
             dropped = 0;
         }
         reclaim::note_freed();

@@ -30,13 +30,7 @@ impl AddressSpace {
         self.take_off_platform();
     }
 
-    /// True if it is off the platform, or has no thread there that could have mapped anything.
-    pub fn is_shed(&self) -> bool {
-        // All go, and come back, together.
-        self.threads().iter().any(|thread| thread.is_shed())
-    }
-
-    /// Drops what a space that is [shed](AddressSpace::is_shed) has in store for the platform.
+    /// Drops what a space that is [shed](AddressSpace::shed) has in store for the platform.
     pub fn forget_ops(&self) {
         for thread in self.threads() {
             thread.state.lock().leave_to_others(self, thread.token);
