@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail, ensure};
+use qlib::PAGE_SIZE;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use twox_hash::XxHash3_64;
 
@@ -43,10 +44,13 @@ pub(super) fn is_layer(path: &Path) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(SWAP))
 }
 
-/// Notes a page in the checksum of guest memory.
-pub(super) fn note(sum: &mut XxHash3_64, offset: u64, page: &[u8]) {
-    sum.write_u64(offset);
-    sum.write(page);
+/// Notes pages in a row in the checksum of guest memory.
+pub(super) fn note_each(sum: &mut XxHash3_64, offset: u64, pages: &[u8]) {
+    let offsets = (offset..).step_by(PAGE_SIZE as usize);
+    for (page, offset) in pages.chunks(PAGE_SIZE as usize).zip(offsets) {
+        sum.write_u64(offset);
+        sum.write(page);
+    }
 }
 
 /// The directory.

@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use twox_hash::XxHash3_64;
 
 use super::directory::{
-    FILES, MANIFEST, MAX_LAYERS, MAX_MANIFEST, PACKED, TREES, at, layer, listed, note, open,
+    FILES, MANIFEST, MAX_LAYERS, MAX_MANIFEST, PACKED, TREES, at, layer, listed, note_each, open,
 };
 use super::{FORMAT, Manifest, build, tree};
-use crate::sandbox::image::each_page;
+use crate::sandbox::image::each_run;
 use crate::store::Stored;
 
 /// The most checksums that are read, in bytes: those of a terabyte.
@@ -213,8 +213,8 @@ impl Files {
     /// When it is not what was written.
     fn check_ram(&self, manifest: &Manifest) -> Result<()> {
         let mut sum = XxHash3_64::default();
-        each_page(&self.ram, &[], |offset, page| {
-            note(&mut sum, offset, page);
+        each_run(&self.ram, &[], |offset, pages| {
+            note_each(&mut sum, offset, pages);
             Ok(())
         })
         .with_context(|| damaged(&self.dir))?;

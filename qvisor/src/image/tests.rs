@@ -12,7 +12,7 @@ use super::files::Files;
 use super::host::ClockShift;
 use super::write::{Sources, begin};
 use super::*;
-use crate::sandbox::image::each_page;
+use crate::sandbox::image::each_run;
 use crate::sandbox::memory::GuestMemory;
 use crate::store::kept::{Kept, Run};
 use crate::store::{Store, Stored};
@@ -212,7 +212,7 @@ fn what_is_kept_is_written_from_memory() {
     write(&place, stored, &sources, &kept);
     let (files, manifest) = read(&place.0).unwrap();
     let mut rest = Vec::new();
-    each_page(&files.ram, &[], |offset, bytes| {
+    each_run(&files.ram, &[], |offset, bytes| {
         rest.push((offset, bytes[0]));
         Ok(())
     })

@@ -15,10 +15,10 @@ use twox_hash::XxHash3_64;
 use super::Manifest;
 use super::directory::{
     FILES, MANIFEST, MAX_LAYERS, TREES, at, check_free, copy_part, is_layer, layer, link, make_new,
-    note, open,
+    note_each, open,
 };
 use super::{directory, tree};
-use crate::sandbox::image::each_page;
+use crate::sandbox::image::each_run;
 use crate::store::Stored;
 use crate::store::kept::{self, Kept};
 
@@ -302,12 +302,12 @@ impl Written<'_> {
 /// together.
 fn copy_ram(from: &File, without: &[(u64, u64)]) -> io::Result<Vec<(u64, Vec<u8>)>> {
     let mut ram: Vec<(u64, Vec<u8>)> = Vec::new();
-    each_page(from, without, |offset, page| {
+    each_run(from, without, |offset, pages| {
         match ram.last_mut() {
             Some((start, bytes)) if *start + bytes.len() as u64 == offset => {
-                bytes.extend_from_slice(page);
+                bytes.extend_from_slice(pages);
             }
-            _ => ram.push((offset, page.to_vec())),
+            _ => ram.push((offset, pages.to_vec())),
         }
         Ok(())
     })?;
@@ -319,11 +319,7 @@ fn write_ram(ram: &[(u64, Vec<u8>)], to: &File) -> io::Result<u64> {
     let mut sum = XxHash3_64::default();
     for (start, bytes) in ram {
         to.write_all_at(bytes, *start)?;
-        for (page, offset) in
-            bytes.chunks(PAGE_SIZE as usize).zip((*start..).step_by(PAGE_SIZE as usize))
-        {
-            note(&mut sum, offset, page);
-        }
+        note_each(&mut sum, *start, bytes);
     }
     Ok(sum.finish())
 }

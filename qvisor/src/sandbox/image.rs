@@ -12,11 +12,13 @@ use rustix::io::Errno;
 
 use super::hostcall::image::{Parts, PutBackError};
 use super::memory::{GuestMemory, MemoryError};
+use crate::store::kept::is_zero;
 use crate::store::{Store, StoreError};
 use crate::sys;
 
-/// How much of guest memory is read at once, in bytes.
+/// How much of guest memory is read at once, in bytes: at most, and where it has holes.
 const BATCH_BYTES: u64 = 1 << 20;
+const FEW_BYTES: u64 = 64 << 10;
 /// The longest description of an image that is received, in bytes.
 const MAX_PARTS: u64 = 1 << 30;
 
@@ -80,27 +82,31 @@ impl Image {
     pub fn fill(&self, memory: &GuestMemory) -> Result<(), Errno> {
         let pages = memory.ram_bytes() / PAGE_SIZE;
         memory.release([Frames { start: Gpa(0), count: pages }])?;
-        each_page(&self.ram, &[], |offset, page| {
-            let place = memory.ram_slice(Gpa(offset), page.len() as u64);
-            Ok(place.ok_or(Errno::FAULT)?.write(page)?)
+        // By its own address: what the kernel may not write, an image may not either.
+        each_run(&self.ram, &[], |offset, pages| {
+            let place = memory.ram_slice(Gpa(offset), pages.len() as u64);
+            Ok(place.ok_or(Errno::FAULT)?.write(pages)?)
         })
         .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
     }
 }
 
-/// Calls `each` with the offset and the content of each page that is not all zeros, and in none of
-/// the ranges `without`, which are whole pages, lowest first.
+/// Calls `each` with the offset and the content of pages in a row that are not all zeros, and in
+/// none of the ranges `without`, which are whole pages, lowest first. Neighbours mostly come
+/// together.
 ///
 /// # Errors
 /// Those of reading it, and of `each`.
-pub fn each_page(
+pub fn each_run(
     file: &File,
     without: &[(u64, u64)],
     mut each: impl FnMut(u64, &[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
+    const PAGE: usize = PAGE_SIZE as usize;
     let mut bytes = vec![0; BATCH_BYTES as usize];
     let mut without = without.iter().peekable();
-    let mut at = 0;
+    let end = file.metadata()?.len().next_multiple_of(PAGE_SIZE);
+    let (mut at, mut batch) = (0, FEW_BYTES);
     while let Some(data) = sys::seek_data(file.as_fd(), at)? {
         let start = data / PAGE_SIZE * PAGE_SIZE;
         while without.next_if(|(_, end)| *end <= start).is_some() {}
@@ -109,19 +115,38 @@ pub fn each_page(
                 at = *end;
                 continue;
             }
-            next => next.map_or(u64::MAX, |(first, _)| *first),
+            next => next.map_or(end, |(first, _)| end.min(*first)),
         };
-        let hole = sys::seek_hole(file.as_fd(), data)?.min(stop);
-        at = hole.next_multiple_of(PAGE_SIZE).min(start + BATCH_BYTES);
+        // Where the next hole is, is not asked for: the host would look for it page by page, far
+        // into what is left out. What is read of one is zeros.
+        at = stop.min(start + batch);
         let part = &mut bytes[..(at - start) as usize];
-        part.fill(0);
-        let whole = (hole.min(at) - start) as usize;
-        file.read_exact_at(&mut part[..whole], start)?;
-        let (pages, _) = part.as_chunks::<{ PAGE_SIZE as usize }>();
-        for (page, offset) in pages.iter().zip((start..).step_by(PAGE_SIZE as usize)) {
-            if page.iter().any(|byte| *byte != 0) {
-                each(offset, page)?;
+        read_or_zero(file, part, start)?;
+        let (pages, _) = part.as_chunks::<PAGE>();
+        let (mut offset, mut is_dense) = (start, true);
+        for run in pages.chunk_by(|one, other| is_zero(one) == is_zero(other)) {
+            match is_zero(&run[0]) {
+                true => is_dense = false,
+                false => each(offset, run.as_flattened())?,
             }
+            offset += run.as_flattened().len() as u64;
+        }
+        batch = if is_dense { BATCH_BYTES.min(2 * batch) } else { FEW_BYTES };
+    }
+    Ok(())
+}
+
+/// Reads a part of a file, beyond whose end there are zeros.
+fn read_or_zero(file: &File, mut part: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !part.is_empty() {
+        match file.read_at(part, offset) {
+            Ok(0) => {
+                part.fill(0);
+                return Ok(());
+            }
+            Ok(n) => (part, offset) = (&mut part[n..], offset + n as u64),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
         }
     }
     Ok(())

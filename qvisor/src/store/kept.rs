@@ -192,6 +192,8 @@ fn each(
     files.iter().try_for_each(|file| file::sync(file, start, end - start))
 }
 
-fn is_zero(page: &[u8; PAGE]) -> bool {
-    page.iter().all(|byte| *byte == 0)
+/// True if there is nothing in a page.
+pub fn is_zero(page: &[u8; PAGE]) -> bool {
+    // As a whole: byte by byte that takes a hundred times as long.
+    *page == [0; PAGE]
 }

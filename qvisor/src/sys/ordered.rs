@@ -50,10 +50,12 @@ order! {
     ZygoteFinish,
     /// `process`: what maps the zygote's user ids.
     ZygoteIds,
-    /// `process`: whose turn it is to have a stub made.
-    ZygoteTurns,
     /// `process`: the platform itself, in an operation of the kernel's.
     Platform,
+    /// `process`: the last places for tasks, from their being promised, or given up, to their use.
+    Places,
+    /// `process`: whose turn it is to have a stub made.
+    ZygoteTurns,
     /// `process`: all address spaces, by number.
     Spaces,
     /// `process`: one address space. Nobody has two.

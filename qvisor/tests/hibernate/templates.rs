@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
+use nix::fcntl::{Flock, FlockArg};
 use serde_json::Value;
 
 use crate::snapshots::asked_inside;
@@ -256,13 +257,17 @@ fn two_commands_with_one_name_make_one_template() {
     verified(&c.ask("verify"));
 }
 
-/// Nobody is between being made and going on.
+/// Nobody is between being made and going on, and what a killed command began has noticed.
 fn settled(c: &Container) {
+    let has_maker = |one: &Value| {
+        let lock = c.root().join(one["id"].as_str().expect("an id")).join("owner.lock");
+        fs::File::open(lock).is_ok_and(|f| Flock::lock(f, FlockArg::LockSharedNonblock).is_err())
+    };
     eventually("they go on, or end", limit(), || {
         let list: Value =
             serde_json::from_str(&c.must(&["list", "--format", "json"])).expect("JSON");
         let all = list.as_array().expect("a list");
-        all.iter().all(|one| one["status"] == "running" || one["pid"] == 0)
+        all.iter().all(|one| one["status"] == "running" || one["pid"] == 0 && !has_maker(one))
     });
 }
 

@@ -22,7 +22,7 @@ use tracing::error;
 
 use crate::sandbox::memory::GuestPhys;
 use crate::sandbox::platform::Leave;
-use crate::sys::ordered::{RwLock, place};
+use crate::sys::ordered::{Mutex, MutexGuard, RwLock, place};
 use crate::sys::{self, Listener, Received};
 
 mod area;
@@ -120,6 +120,9 @@ pub(crate) struct Shared {
     waiting: AtomicU32,
     /// What the host limits besides.
     limits: room::Limits,
+    /// Who takes one of the last places that the host has for tasks: a place that is given up for a
+    /// stub may be promised to nobody else before that is made.
+    last_places: Mutex<(), place::Places>,
 }
 
 impl ProcessPlatform {
@@ -192,6 +195,7 @@ impl ProcessPlatform {
             threads: Limit::new(cost::max_threads(config.memory_limit_bytes)),
             waiting: AtomicU32::new(0),
             limits: room::Limits::of_process(config.tasks_limit),
+            last_places: Mutex::default(),
         });
         shared.watch.attach(&shared);
         Ok(Self(shared))
@@ -425,6 +429,11 @@ impl Shared {
             .map_err(|e| e.raw_os_error().unwrap_or(libc::EAGAIN))
     }
 
+    /// Who takes places for tasks alone has this, where they may be the last.
+    fn last_places(&self) -> Option<MutexGuard<'_, ()>> {
+        self.limits.is_near(self.tasks()).then(|| self.last_places.lock())
+    }
+
     fn space_new(self: &Arc<Self>, urgent: bool) -> Result<u64, i32> {
         // What others wait for is not to be had; but who comes from outside may wait for it too.
         if self.waiting.load(Ordering::Relaxed) > 0 && !urgent || !self.processes.take() {
@@ -439,6 +448,8 @@ impl Shared {
             }
         };
         let id = self.last_space.fetch_add(1, Ordering::Relaxed) + 1;
+        // With that for the thread that receives.
+        let _last = self.last_places();
         // Better told now, as an error of fork(2), than later, as the end of a process.
         let room = Room::for_stub(&self.limits, self.tasks()).map_err(errno)?;
         let area =
@@ -634,12 +645,14 @@ impl Shared {
             }
         };
         let begin = Instant::now();
-        let room = Cell::new(room);
+        let (room, last) = (Cell::new(room), Cell::new(None));
         let wanted = || {
+            last.set(self.last_places());
             drop(room.take());
             !space.lock().dropped
         };
         let made = self.zygote.make_stub(space.area.file(), urgent, wanted, born);
+        drop(last.take());
         tracing::debug!("space {}: a stub after {} us", space.id, begin.elapsed().as_micros());
         let Some(listener) = made? else { return Ok(None) };
         let listener = Arc::new(Listener::new(listener));

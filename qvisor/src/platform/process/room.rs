@@ -53,7 +53,7 @@ impl Limits {
     }
 
     /// True if `used` tasks are so many that the next may be refused.
-    fn is_near(&self, used: u32) -> bool {
+    pub(super) fn is_near(&self, used: u32) -> bool {
         let tasks = self.tasks.load(Ordering::Relaxed);
         tasks != 0 && used.saturating_add(NEAR_TASKS) >= tasks
     }
