@@ -107,7 +107,8 @@ pub fn each_run(
     let mut without = without.iter().peekable();
     let end = file.metadata()?.len().next_multiple_of(PAGE_SIZE);
     let (mut at, mut batch) = (0, FEW_BYTES);
-    while let Some(data) = sys::seek_data(file.as_fd(), at)? {
+    // Somebody may make an image longer meanwhile.
+    while let Some(data) = sys::seek_data(file.as_fd(), at)?.filter(|data| *data < end) {
         let start = data / PAGE_SIZE * PAGE_SIZE;
         while without.next_if(|(_, end)| *end <= start).is_some() {}
         let stop = match without.peek() {
