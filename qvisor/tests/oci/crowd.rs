@@ -80,8 +80,14 @@ fn a_limit_of_pids_that_update_sets_refuses_too() {
     for (limit, processes, threads) in [("25", 4..=11, 8..=20), ("61", 18..=30, 38..=56)] {
         for _ in 0..2 {
             p.good(&["update", "--pids-limit", limit, &p.id]);
-            let made = (made("processes"), made("threads"));
-            assert!(processes.contains(&made.0) && threads.contains(&made.1), "{limit}: {made:?}");
+            let mut tries = Vec::new();
+            // Of those that were before some may be counted yet, on a busy host.
+            let fits = (0..3).any(|_| {
+                let made = (made("processes"), made("threads"));
+                tries.push(made);
+                processes.contains(&made.0) && threads.contains(&made.1)
+            });
+            assert!(fits, "{limit}: {tries:?}");
         }
     }
     // Nobody has ended for it.
