@@ -12,7 +12,6 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 
-use qlib::Frames;
 use qlib::control::{SleepCause, Timers, WakeCause};
 use qlib::host::Op;
 
@@ -145,7 +144,7 @@ pub async fn deflate(why: Why, called_off: u64) -> core::result::Result<(), Fail
         if inflate::called_off() != called_off {
             return Err(Errno::EINTR.into());
         }
-        match super::current() {
+        let outcome = match super::current() {
             State::Hibernated => {
                 let rest = why.rest_of_timers();
                 *REST.lock() = rest;
@@ -172,30 +171,27 @@ pub async fn deflate(why: Why, called_off: u64) -> core::result::Result<(), Fail
                 let attempt = join::begin();
                 let outcome = deflate_awake(why, patience).await;
                 join::end(&attempt, &outcome);
-                let Err(failure) = outcome else { return Ok(()) };
-                match is_put_off(&failure, why.patience().since(asked_ns)) {
-                    Some(rest_ns) => time::pass(rest_ns).await,
-                    None => return Err(failure),
-                }
+                outcome
             }
             State::Settling { .. } | State::Deflating { .. } | State::Inflating => {
                 let Some(outcome) = join::join(why.patience().since(asked_ns)).await else {
                     let reason = "it is changing its state already: try again".into();
                     return Err(Failure { errno: Errno::EBUSY, reason });
                 };
-                let left = why.patience().since(asked_ns);
+                let is_left = why.patience().since(asked_ns).is_left();
                 match outcome {
                     // Its timers do what this sleep wants of them, if it lasts.
-                    Ok(()) if super::current() == State::Hibernated => {}
+                    Ok(()) if super::current() == State::Hibernated => continue,
                     // Whoever waits for longer, or forces it, tries again.
-                    Err(Failure { errno: Errno::EBUSY, .. }) if left.is_left() => {}
-                    Err(failure) => match is_put_off(&failure, left) {
-                        Some(rest_ns) => time::pass(rest_ns).await,
-                        None => return Err(failure),
-                    },
-                    Ok(()) => return Ok(()),
+                    Err(Failure { errno: Errno::EBUSY, .. }) if is_left => continue,
+                    outcome => outcome,
                 }
             }
+        };
+        let Err(failure) = outcome else { return Ok(()) };
+        match is_put_off(&failure, why.patience().since(asked_ns)) {
+            Some(rest_ns) => time::pass(rest_ns).await,
+            None => return Err(failure),
         }
     }
 }
@@ -388,8 +384,7 @@ fn carrier(mm: &AddressSpace) -> Option<Arc<UserThread>> {
 
 /// Gives all free memory back to the host: user frames, kernel heap, whole blocks.
 pub fn release_free() {
-    let mut release = |ranges: &[Frames]| arch::release(ranges).is_ok();
-    frames::user().free_ranges(&mut release);
-    arch::heap::HEAP.free_ranges(&mut release);
-    arch::heap::BLOCKS.free_ranges(&mut release);
+    frames::release_free();
+    arch::heap::HEAP.free_ranges(&mut |ranges| arch::release(ranges).is_ok());
+    arch::heap::release_blocks();
 }

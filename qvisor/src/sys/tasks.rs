@@ -166,7 +166,12 @@ pub fn threads_of(pid: u32) -> Vec<u32> {
 /// True if that thread blocks `signal`; `None` if /proc does not say.
 pub fn blocks_signal(pid: u32, tid: u32, signal: i32) -> Option<bool> {
     let status = std::fs::read_to_string(procfs::path(&format!("{pid}/task/{tid}/status"))).ok()?;
-    let mask = status.lines().find_map(|l| l.strip_prefix("SigBlk:"))?;
+    is_in_mask(&status, "SigBlk:", signal)
+}
+
+/// True if `signal` is in one of the sets of a status file; `None` if that is not there.
+fn is_in_mask(status: &str, set: &str, signal: i32) -> Option<bool> {
+    let mask = status.lines().find_map(|line| line.strip_prefix(set))?;
     Some(u64::from_str_radix(mask.trim(), 16).ok()? >> (signal - 1) & 1 == 1)
 }
 
@@ -184,10 +189,8 @@ pub fn is_ending(pid: u32) -> bool {
     let Ok(status) = std::fs::read_to_string(procfs::path(&format!("{pid}/status"))) else {
         return true;
     };
-    let masks = ["SigPnd:", "ShdPnd:"];
-    let mut pending = status.lines().filter_map(|l| masks.iter().find_map(|m| l.strip_prefix(m)));
-    let kill = 1 << (libc::SIGKILL - 1);
-    pending.any(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & kill != 0))
+    let mut pending = ["SigPnd:", "ShdPnd:"].into_iter();
+    pending.any(|set| is_in_mask(&status, set, libc::SIGKILL) == Some(true))
 }
 
 /// Which of `pages` pages from `va` on process `pid` has in its host page table, as a bitmap. The
