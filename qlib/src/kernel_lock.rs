@@ -11,10 +11,11 @@ use loom::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// How often it looks before it sleeps.
-const SPINS: u32 = if cfg!(loom) { 0 } else { 200 };
+/// How often one looks before it sleeps: for some 20 to 50 µs, as long as it takes to sleep and to
+/// be woken up on another processor.
+const SPINS: u32 = if cfg!(loom) { 0 } else { 1000 };
 
-/// The kernel lock: spins for a moment, then sleeps in the host (`kvm`: keeps spinning).
+/// The kernel lock: one spins for a moment, the others sleep in the host (`kvm`: all keep spinning).
 ///
 /// It is not fair: who runs takes it again before one who sleeps has woken up. That is fast, and
 /// means nothing to a program; but somebody whom others wait for must not be one of hundreds. So
@@ -29,6 +30,8 @@ pub struct KernelLock {
     handed: AtomicU32,
     /// Those that are not urgent and had no luck at once.
     waiting: AtomicU32,
+    /// 1: one of them looks for it, and need not be woken up.
+    spinning: AtomicU32,
 }
 
 impl KernelLock {
@@ -40,22 +43,39 @@ impl KernelLock {
             urgent: AtomicU32::new(0),
             handed: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
+            spinning: AtomicU32::new(0),
         }
     }
 
     /// Takes the lock; `wait(word, expected)` sleeps while the word equals `expected`.
     pub fn lock(&self, wait: impl Fn(&AtomicU32, u32)) {
-        for _ in 0..SPINS {
-            if self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return;
-            }
-            hint::spin_loop();
+        if self.try_lock() {
+            return;
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        while self.word.swap(2, Ordering::Acquire) != 0 {
-            wait(&self.word, 2);
+        if !self.spin() {
+            while self.word.swap(2, Ordering::Acquire) != 0 {
+                wait(&self.word, 2);
+            }
         }
         self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn try_lock(&self) -> bool {
+        self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Looks for it to be free, if nobody else does. True if it is taken.
+    fn spin(&self) -> bool {
+        if SPINS == 0 || self.spinning.swap(1, Ordering::Relaxed) != 0 {
+            return false;
+        }
+        let taken = (0..SPINS).any(|_| {
+            hint::spin_loop();
+            self.word.load(Ordering::Relaxed) == 0 && self.try_lock()
+        });
+        self.spinning.store(0, Ordering::Relaxed);
+        taken
     }
 
     /// Takes the lock next after the one who has it, or after others as urgent as this.

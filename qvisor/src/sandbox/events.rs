@@ -67,6 +67,8 @@ pub struct Poller {
     is_asked: AtomicBool,
     /// How often anybody has taken something of what the guest watches.
     taken: AtomicU32,
+    /// How many look at what the guest watches themselves.
+    lookers: Mutex<u32, place::Lookers>,
 }
 
 /// What a [turn](Poller::turn) of the loop was for.
@@ -111,6 +113,7 @@ impl Poller {
             exit: AtomicI32::new(NO_EXIT),
             is_asked: AtomicBool::new(false),
             taken: AtomicU32::new(0),
+            lookers: Mutex::default(),
         })
     }
 
@@ -329,12 +332,20 @@ impl Poller {
     /// From now on the caller [`Self::look`]s often at what the guest watches, and the loop sleeps
     /// on.
     pub fn look_begin(&self) {
-        self.loop_watches_guest(epoll::EventFlags::empty());
+        let mut lookers = self.lookers.lock();
+        *lookers += 1;
+        if *lookers == 1 {
+            self.loop_watches_guest(epoll::EventFlags::empty());
+        }
     }
 
-    /// The loop watches again what the guest watches.
+    /// The caller does so no more. When nobody does, the loop watches again what the guest watches.
     pub fn look_end(&self) {
-        self.loop_watches_guest(epoll::EventFlags::IN);
+        let mut lookers = self.lookers.lock();
+        *lookers -= 1;
+        if *lookers == 0 {
+            self.loop_watches_guest(epoll::EventFlags::IN);
+        }
     }
 
     fn loop_watches_guest(&self, flags: epoll::EventFlags) {

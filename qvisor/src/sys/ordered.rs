@@ -110,6 +110,8 @@ order! {
     PressureTicket,
     /// Events that the loop has yet to deliver.
     PendingEvents,
+    /// How many look at what the guest watches.
+    Lookers,
     /// The store of what is swapped out.
     Store,
     /// Files that are kept for stores.

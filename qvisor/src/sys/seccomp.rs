@@ -189,27 +189,46 @@ pub struct Found {
     pub calls: u64,
     /// No task has the filter any more, and no call waits.
     pub gone: u64,
+    /// The other descriptor can be read.
+    pub other: bool,
 }
 
-/// Whether calls wait to be received of `listeners`, 64 at most. With a `limit` waits so long for
-/// one, or until `other` can be read.
+/// How long [`look_at`] waits for something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    Never,
+    /// So long.
+    For(Duration),
+    /// Until something comes.
+    Ever,
+}
+
+/// Whether calls wait to be received of `listeners`, 64 at most, or `other` can be read.
 pub fn look_at<'a>(
-    listeners: impl Iterator<Item = &'a Listener>,
+    listeners: impl IntoIterator<Item = &'a Listener>,
     other: Option<BorrowedFd<'a>>,
-    limit: Option<Duration>,
+    wait: Wait,
 ) -> Found {
     let mut fds: SmallVec<[PollFd<'_>; 8]> = listeners
+        .into_iter()
         .map(|listener| listener.0.as_fd())
         .chain(other)
         .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
         .collect();
     let count = fds.len() - usize::from(other.is_some());
-    let limit = Timespec::try_from(limit.unwrap_or_default()).ok();
+    let limit = match wait {
+        Wait::Never => Some(Duration::ZERO),
+        Wait::For(time) => Some(time),
+        Wait::Ever => None,
+    };
+    let limit = limit.map(|limit| Timespec::try_from(limit).unwrap_or_default());
     // Whoever waited looks again, whatever ended the wait.
     if rustix::event::poll(&mut fds, limit.as_ref()).is_err() {
         return Found::default();
     }
     let mut found = Found::default();
+    found.other = fds.get(count).is_some_and(|fd| fd.revents().contains(PollFlags::IN));
     for (at, fd) in fds.iter().take(count).enumerate() {
         let ready = fd.revents();
         if ready.contains(PollFlags::IN) {

@@ -13,6 +13,7 @@ use qlib::platform::{BootInfo, Event, PlatformOps, Resume};
 use qlib::{Frames, Gpa, Va};
 use rustix::io::Errno;
 
+use super::answers::{self, Later};
 use crate::sandbox::backtrace;
 use crate::sandbox::hostcall::HostSide;
 use crate::sandbox::loader::{IMAGE_START, LoadedKernel, OpsBytes};
@@ -118,6 +119,7 @@ unsafe extern "C" fn host_call(call: *mut HostCall) {
     // SAFETY: the kernel passes a request of its own that nobody else touches until this returns.
     // (It may lie on the stack of this thread, so it is not looked for in guest memory.)
     let call = unsafe { &mut *call };
+    answers::send_old();
     host().call(call);
 }
 
@@ -130,6 +132,7 @@ unsafe extern "C" fn release(frames: *const Frames, count: u64) -> i64 {
     if count == 0 {
         return 0;
     }
+    answers::send_old();
     // SAFETY: the kernel passes an array of `count` ranges that stays as it is until this returns.
     let frames = unsafe { std::slice::from_raw_parts(frames, count as usize) };
     match host().memory.release(frames.iter().copied()) {
@@ -208,6 +211,8 @@ pub struct Kernel {
 impl Kernel {
     /// Gives the kernel one event. May be called on several threads at once.
     pub fn dispatch(&self, event: &Event) {
+        // Dropped after the other.
+        let _later = Later::begin();
         let _kernel = sys::ordered::enter_kernel();
         // SAFETY: the function was given by the kernel at its entry for this purpose; the event
         // lives until it returns.

@@ -16,7 +16,7 @@ use super::layout::*;
 use super::space::Space;
 use super::{FastCalls, Outside, Shared};
 use crate::sys::ordered::{Condvar, Mutex, MutexGuard, place};
-use crate::sys::{self, Listener, Processors};
+use crate::sys::{self, Listener, Processors, Wait};
 
 /// Spaces that one receiver looks at.
 const MOST_SEATS: usize = 4;
@@ -271,7 +271,8 @@ impl Shared {
             }
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(LOOKS_HOST) {
-                let ready = sys::look_at(seats.iter().map(|seat| &*seat.listener), None, None);
+                let ready =
+                    sys::look_at(seats.iter().map(|seat| &*seat.listener), None, Wait::Never);
                 for at in (0..seats.len()).rev().filter(|at| ready.gone & 1 << at != 0) {
                     if at == 0 {
                         break 'looking;
@@ -343,7 +344,7 @@ impl Shared {
         // One that came just before is taken first.
         if seats.iter().all(|seat| seat.caller().is_none()) {
             let listeners = seats.iter().map(|seat| &*seat.listener);
-            sys::look_at(listeners, outside.map(Outside::as_fd), Some(limit));
+            sys::look_at(listeners, outside.map(Outside::as_fd), Wait::For(limit));
         }
         seats.iter().for_each(|seat| seat.switch(true));
         self.pollers.wake_up();

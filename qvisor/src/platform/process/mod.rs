@@ -8,7 +8,7 @@
 //! the operation outstanding for that thread, number and arguments.
 
 use std::cell::Cell;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -25,8 +25,10 @@ use crate::sandbox::platform::Leave;
 use crate::sys::ordered::{Mutex, MutexGuard, RwLock, place};
 use crate::sys::{self, Listener, Received};
 
+mod answers;
 mod area;
 mod asleep;
+mod attending;
 mod boot;
 #[cfg(test)]
 mod boot_tests;
@@ -51,8 +53,10 @@ mod thread;
 mod watch;
 mod zygote;
 
+use answers::Later;
 use area::{Area, Limit};
 use asleep::Waiting;
+use attending::{Attendant, Attended};
 pub use config::{FastCalls, ProcessConfig, Test};
 use crowd::Crowd;
 use fast::Row;
@@ -106,6 +110,7 @@ pub(crate) struct Shared {
     most_mappings: u64,
     fast_calls: FastCalls,
     pollers: Pollers,
+    attended: Attended,
     dispatch: OnceLock<Dispatch>,
     outside: OnceLock<Box<dyn Outside>>,
     spaces: RwLock<HashMap<u32, Arc<Space>>, place::Spaces>,
@@ -185,6 +190,7 @@ impl ProcessPlatform {
             } else {
                 FastCalls::Off
             }),
+            attended: Attended::default(),
             dispatch: OnceLock::new(),
             outside: OnceLock::new(),
             spaces: RwLock::default(),
@@ -577,9 +583,13 @@ impl Shared {
         let mut crowd = Crowd::default();
         let mut waiting = Waiting::default();
         fast::be_receiver_of(space.id);
-        while let Received::Call(n) = listener.receive(stub.end.as_ref().map(AsFd::as_fd)) {
+        let mut attendant = Attendant::new(self, space);
+        while let Received::Call(n) = attendant.receive(stub) {
             crowd.received(&self.sync_works, listener, n.pid);
-            let event = space.lock().notified(space, self, &n);
+            let event = {
+                let _later = Later::begin();
+                space.lock().notified(space, self, &n)
+            };
             let Some(event) = event else {
                 if space.area.has_spare() {
                     space.lock().trim(space, self);
@@ -588,11 +598,13 @@ impl Shared {
             };
             let call = self.pollers.possible() && self.could_be_fast(space, &mut row, &event);
             if call && row.goes_on(Instant::now()) {
+                attendant.end();
                 self.serve_slots(space, listener, &mut row, &event);
                 crowd = Crowd::default();
             } else {
                 self.deliver(&event);
             }
+            attendant.note(n.pid);
             waiting.note(space, self, n.pid);
             if space.area.has_spare() {
                 space.lock().trim(space, self);
@@ -665,7 +677,10 @@ impl Shared {
             // A wake-up that crosses cores costs ten times as much as all the rest.
             sys::share_core(pid, space.id);
         }
-        space.lock().listener = Some(listener.clone());
+        let mut state = space.lock();
+        state.listener = Some(listener.clone());
+        state.answers_may_wait = self.wait_killable;
+        drop(state);
         Ok(Some(Stub { listener, end }))
     }
 }

@@ -2,7 +2,6 @@
 //! notifications in and lets threads go on. Nothing here calls the kernel: [`SpaceState::notified`]
 //! hands back the event to deliver, if any.
 
-use std::io;
 use std::sync::Arc;
 
 use foldhash::HashMap;
@@ -10,6 +9,7 @@ use qlib::platform::*;
 use tracing::{debug, warn};
 
 use super::Shared;
+use super::answers::{self, Answer};
 use super::area::{Area, Slots};
 use super::frame::FrameAt;
 use super::layout::*;
@@ -24,7 +24,6 @@ use crate::sys::{self, Listener, Notification};
 static KILLED: Seldom = Seldom::new();
 static TAKEN_AWAY: Seldom = Seldom::new();
 static RESUMED_RUNNING: Seldom = Seldom::new();
-static UNANSWERED: Seldom = Seldom::new();
 
 /// An address space.
 pub struct Space {
@@ -43,6 +42,9 @@ pub struct SpaceState {
     pub pid: Option<u32>,
     /// Its listener.
     pub listener: Option<Arc<Listener>>,
+    /// Calls that wait are not torn by signals, so answers may come after those (see
+    /// [`super::answers`]).
+    pub answers_may_wait: bool,
     threads: HashMap<u32, Thread>,
     tids: HashMap<u32, u32>,
     /// Threads by the kernel's names for them.
@@ -71,6 +73,7 @@ impl Space {
             state: Mutex::new(SpaceState {
                 pid: None,
                 listener: None,
+                answers_may_wait: false,
                 threads: HashMap::default(),
                 tids: HashMap::default(),
                 tokens: HashMap::default(),
@@ -438,16 +441,6 @@ pub(super) fn trap(thread: &Thread, trap: Trap) -> Option<Event> {
     Some(Event { kind: EVENT_TRAP, trap, ..Event::default() })
 }
 
-/// A lost notification means that the thread is being killed; its end comes as an event of its own.
-fn sent(result: io::Result<()>) {
-    if let Err(e) = result
-        && e.raw_os_error() != Some(libc::ENOENT)
-        && UNANSWERED.count().is_some()
-    {
-        warn!("answer to a stub: {e}");
-    }
-}
-
 impl SpaceState {
     /// Tokens of threads that end without being asked to.
     pub fn live_threads(&self) -> Vec<u64> {
@@ -583,14 +576,16 @@ impl SpaceState {
     }
 
     pub(super) fn answer(&self, id: u64, value: i64) {
-        if let Some(listener) = &self.listener {
-            sent(listener.answer(id, value));
-        }
+        self.send(Answer::Value(id, value));
     }
 
     pub(super) fn let_continue(&self, id: u64) {
+        self.send(Answer::Continue(id));
+    }
+
+    fn send(&self, answer: Answer) {
         if let Some(listener) = &self.listener {
-            sent(listener.let_continue(id));
+            answers::send(listener, answer, self.answers_may_wait);
         }
     }
 
