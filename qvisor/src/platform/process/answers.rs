@@ -12,16 +12,12 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 use tracing::warn;
 
 use crate::sandbox::log_limit::Seldom;
 use crate::sys::Listener;
-
-/// How long an answer waits, at most, when the kernel is about to do something that takes a while.
-const LONG: Duration = Duration::from_micros(50);
 
 static UNANSWERED: Seldom = Seldom::new();
 
@@ -32,8 +28,7 @@ thread_local! {
     static WAITING: RefCell<Waiting> = const { RefCell::new(SmallVec::new_const()) };
 }
 
-/// Answers, and since when they wait.
-type Waiting = SmallVec<[(Arc<Listener>, Answer, Instant); 2]>;
+type Waiting = SmallVec<[(Arc<Listener>, Answer); 2]>;
 
 /// What a call that waits in the host comes back with.
 #[derive(Clone, Copy, Debug)]
@@ -88,22 +83,12 @@ pub(super) fn send(listener: &Arc<Listener>, answer: Answer, may_wait: bool) {
     if !may_wait || DEPTH.get() == 0 {
         return answer.send(listener);
     }
-    WAITING.with_borrow_mut(|waiting| {
-        waiting.push((listener.clone(), answer, Instant::now()));
-    });
+    WAITING.with_borrow_mut(|waiting| waiting.push((listener.clone(), answer)));
 }
 
-/// Sends what has waited for long; called before what may take long.
-pub(super) fn send_old() {
-    let is_old =
-        |waiting: &Waiting| waiting.first().is_some_and(|(.., since)| since.elapsed() > LONG);
-    if WAITING.with_borrow(is_old) {
-        send_all();
-    }
-}
-
-fn send_all() {
-    for (listener, answer, _) in WAITING.with_borrow_mut(std::mem::take) {
+/// Sends what waits. Called before the kernel does what may take long, too.
+pub(super) fn send_all() {
+    for (listener, answer) in WAITING.with_borrow_mut(std::mem::take) {
         answer.send(&listener);
     }
 }

@@ -18,6 +18,10 @@ use crate::sys::{self, Received, Wait};
 /// another one may attend, for whom it was.
 const MOST_FOR_OTHERS: u32 = 8;
 
+/// Threads of the space, at most: the host walks through their calls each time that it is asked
+/// whether there is one.
+const MOST_THREADS: u32 = 64;
+
 /// Whether some receiver attends.
 #[derive(Default)]
 pub(super) struct Attended(AtomicBool);
@@ -40,9 +44,12 @@ impl<'a> Attendant<'a> {
     }
 
     /// A call of the space has been delivered: attends from now on, if nobody does and the call
-    /// waits.
+    /// waits; and no more if the space has become too large for that.
     pub(super) fn note(&mut self, tid: u32) {
         let attended = &self.shared.attended.0;
+        if self.space.area.slots() > MOST_THREADS {
+            return self.end();
+        }
         if self.attends
             || attended.load(Ordering::Relaxed)
             || self.space.lock().waiting_call(tid).is_none()

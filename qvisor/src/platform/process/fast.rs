@@ -73,12 +73,14 @@ pub struct Row {
     /// How often in succession looking did not pay.
     vain: u32,
     last: Option<Instant>,
+    trial: Trial,
 }
 
 impl Row {
     /// `eager`: at every call.
     pub fn new(eager: bool) -> Self {
-        Self { eager, length: 0, needed: MIN_ROW, vain: 0, last: None }
+        let trial = Trial::default();
+        Self { eager, length: 0, needed: MIN_ROW, vain: 0, last: None, trial }
     }
 
     /// A call that could be fast came at `now`, as a notification. Whether to look at slots from
@@ -87,7 +89,18 @@ impl Row {
         let soon = self.last.is_some_and(|last| now.duration_since(last) < ROW);
         self.last = Some(now);
         self.length = if soon { self.length + 1 } else { 1 };
-        self.eager || self.length >= self.needed
+        match self.trial.note(now, soon) {
+            Some(Verdict::Ordinary) => self.needed = self.trial.row(),
+            Some(Verdict::Fast) => self.needed = MIN_ROW,
+            None => {}
+        }
+        self.eager || !self.trial.goes_on() && self.length >= self.needed
+    }
+
+    /// True if looking is to end when threads are kept waiting for a processor: ordinary calls have
+    /// not turned out to be slower lately.
+    pub fn minds_crowds(&self, now: Instant) -> bool {
+        !self.eager && self.trial.minds_crowds(now)
     }
 
     /// `calls` were taken from slots; see [`Outcome`].
@@ -97,11 +110,108 @@ impl Row {
         self.vain = if paid { 0 } else { self.vain + 1 };
         self.needed = match outcome {
             Outcome::Inside => MAX_ROW_INSIDE,
+            Outcome::Crowded(pace) => {
+                self.trial.begin(pace);
+                self.needed
+            }
             Outcome::Lost => (self.needed * 4).min(MAX_ROW.max(self.needed)),
             Outcome::Over if paid => MIN_ROW,
             Outcome::Over if self.vain <= FEW_VAIN => self.needed,
             Outcome::Over => (self.needed * 2).min(MAX_ROW.max(self.needed)),
         };
+    }
+}
+
+/// How soon after each other calls came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// In so long,
+    pub time: Duration,
+    /// so many.
+    pub calls: u64,
+}
+
+impl Pace {
+    /// True if calls come sooner, by so much that it is no accident.
+    fn is_better_than(&self, other: &Pace) -> bool {
+        const PERCENT: u128 = 108;
+        let (own, others) = (u128::from(self.calls), u128::from(other.calls));
+        own * other.time.as_nanos() * 100 > others * self.time.as_nanos() * PERCENT
+    }
+}
+
+/// What a [`Trial`] has shown to be better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Fast,
+    Ordinary,
+}
+
+/// Whether ordinary calls serve a program better than fast ones, on a machine whose processors are
+/// all wanted: those need only one. That depends on what else wants them and how often it sleeps,
+/// so it is tried, for as long as fast ones were looked at; longer is waited with the next trial
+/// each time that it shows the same.
+#[derive(Debug, Default)]
+struct Trial {
+    /// Of fast calls, while one is on.
+    fast: Option<Pace>,
+    /// When it began, by the first ordinary call.
+    began: Option<Instant>,
+    calls: u64,
+    last: Option<Verdict>,
+    /// How often in succession.
+    same: u32,
+    /// When fast calls may be doubted again.
+    until: Option<Instant>,
+}
+
+impl Trial {
+    /// After fast calls were the better ones; doubled [`MOST_SAME`](Self::MOST_SAME) times at most.
+    const FAST_STAYS: Duration = Duration::from_millis(100);
+    const MOST_SAME: u32 = 4;
+
+    fn goes_on(&self) -> bool {
+        self.fast.is_some()
+    }
+
+    fn minds_crowds(&self, now: Instant) -> bool {
+        self.until.is_none_or(|until| now > until)
+    }
+
+    fn begin(&mut self, fast: Pace) {
+        self.fast = Some(fast);
+        self.began = None;
+        self.calls = 0;
+    }
+
+    /// A call came, `soon` after the last one; what has turned out by now.
+    fn note(&mut self, now: Instant, soon: bool) -> Option<Verdict> {
+        let fast = self.fast?;
+        if !soon && self.began.is_some() {
+            // Nobody is in a hurry.
+            self.fast = None;
+            return None;
+        }
+        let time = now.duration_since(*self.began.get_or_insert(now));
+        let ordinary = Pace { time, calls: self.calls };
+        self.calls += 1;
+        if time < fast.time {
+            return None;
+        }
+        let better = ordinary.is_better_than(&fast);
+        let verdict = if better { Verdict::Ordinary } else { Verdict::Fast };
+        self.same = if self.last == Some(verdict) { self.same + 1 } else { 0 };
+        self.last = Some(verdict);
+        self.fast = None;
+        if verdict == Verdict::Fast {
+            self.until = Some(now + Self::FAST_STAYS * (1 << self.same.min(Self::MOST_SAME)));
+        }
+        Some(verdict)
+    }
+
+    /// The row that is asked for after ordinary calls were the better ones.
+    fn row(&self) -> u32 {
+        MAX_ROW << self.same.min(Self::MOST_SAME)
     }
 }
 
@@ -151,6 +261,9 @@ pub enum Outcome {
     Lost,
     /// The calls had to wait for other processes of the guest.
     Inside,
+    /// The threads, whose calls came at this pace, were kept waiting for a processor, which this
+    /// one could have been.
+    Crowded(Pace),
 }
 
 /// Where a thread is.
@@ -367,7 +480,19 @@ pub fn after_yield(space: &Space, thread: &mut Thread, nr: u64) {
 /// Puts the answer to a fast call where its thread finds it.
 pub fn answer_in_slot(space: &Space, slot: u32, value: i64) {
     space.area.write_u64(slot, FAST_ARGS, value as u64);
-    space.area.word(slot, FAST_STATE).store(FAST_DONE, Ordering::Release);
+    let seen = space.area.word(slot, FAST_SEEN);
+    seen.store(0, Ordering::Relaxed);
+    let was = space.area.word(slot, FAST_STATE).swap(FAST_DONE, Ordering::AcqRel);
+    if was != FAST_TAKEN {
+        // It waits in the host, which takes its time to wake it up.
+        seen.store(1, Ordering::Relaxed);
+    }
+}
+
+/// True if a thread looks for an answer that is there, and has not found it: it does not run.
+pub fn is_kept_waiting(space: &Space, slot: u32) -> bool {
+    space.area.word(slot, FAST_SEEN).load(Ordering::Relaxed) == 0
+        && is_in_state(space, slot, FAST_DONE)
 }
 
 #[cfg(test)]
@@ -388,6 +513,36 @@ mod tests {
         }
         now += 2 * ROW;
         assert!(!row.goes_on(now), "the row begins anew");
+    }
+
+    #[test]
+    fn ordinary_calls_are_tried_where_threads_are_kept_waiting() {
+        let ms = Duration::from_millis;
+        let fast = Pace { time: ms(4), calls: 100 };
+        let mut row = Row::new(false);
+        let mut now = Instant::now();
+        // Calls until the receiver looks again, one in so many µs.
+        let mut after = |row: &mut Row, apart: u64| {
+            assert!(row.minds_crowds(now));
+            row.judge(fast.calls, Outcome::Crowded(fast));
+            (1u32..).find(|_| {
+                now += Duration::from_micros(apart);
+                row.goes_on(now)
+            })
+        };
+        // Twice as fast.
+        let first = after(&mut row, 20).expect("a number");
+        assert!((MAX_ROW..=2 * MAX_ROW).contains(&first), "{first}");
+        assert!(after(&mut row, 20).is_some_and(|second| second > 2 * first - 250));
+        // Hardly faster.
+        let none = after(&mut row, 39).expect("a number");
+        assert!((100..=150).contains(&none), "{none}");
+        assert!(!row.minds_crowds(now) && row.minds_crowds(now + ms(101)));
+        // One that breaks off tells nothing.
+        now += ms(200);
+        row.judge(fast.calls, Outcome::Crowded(fast));
+        assert!(!row.goes_on(now) && !row.goes_on(now + ms(1)));
+        assert!(!row.trial.goes_on() && row.minds_crowds(now));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, bail};
-use qlib::host::HostCall;
+use qlib::host::{HostCall, Op};
 use qlib::platform::{BootInfo, Event, PlatformOps, Resume};
 use qlib::{Frames, Gpa, Va};
 use rustix::io::Errno;
@@ -119,7 +119,10 @@ unsafe extern "C" fn host_call(call: *mut HostCall) {
     // SAFETY: the kernel passes a request of its own that nobody else touches until this returns.
     // (It may lie on the stack of this thread, so it is not looked for in guest memory.)
     let call = unsafe { &mut *call };
-    answers::send_old();
+    // Which is asked on the way out.
+    if call.op != Op::TakeReady as u32 {
+        answers::send_all();
+    }
     host().call(call);
 }
 
@@ -132,7 +135,7 @@ unsafe extern "C" fn release(frames: *const Frames, count: u64) -> i64 {
     if count == 0 {
         return 0;
     }
-    answers::send_old();
+    answers::send_all();
     // SAFETY: the kernel passes an array of `count` ranges that stays as it is until this returns.
     let frames = unsafe { std::slice::from_raw_parts(frames, count as usize) };
     match host().memory.release(frames.iter().copied()) {

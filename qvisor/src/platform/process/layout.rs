@@ -87,7 +87,10 @@ pub const FAST_TID: u64 = FAST_ARGS + 80;
 pub const FAST_PID: u64 = FAST_ARGS + 84;
 /// What of these it has read, once: both are changed meanwhile. 32 bits.
 pub const FAST_OWN: u64 = FAST_ARGS + 88;
-/// How often it pauses in one, some 0.3 µs.
+/// Not 0: the thread has found the answer to its last call. Its processor is another's meanwhile if
+/// it takes long to. 32 bits.
+pub const FAST_SEEN: u64 = FAST_ARGS + 92;
+/// How often a thread pauses in a yield of its own, some 0.3 µs.
 pub const YIELD_PAUSES: u32 = 16;
 /// Written by the stub thread: there is a call. A bit that no other state has, so the thread can
 /// withdraw it in one instruction.

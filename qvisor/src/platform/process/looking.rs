@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use qlib::platform::*;
 use smallvec::SmallVec;
 
-use super::fast::{self, Outcome, Row, ThreadAt};
+use super::fast::{self, Outcome, Pace, Row, ThreadAt};
 use super::layout::*;
 use super::space::Space;
 use super::{FastCalls, Outside, Shared};
@@ -35,6 +35,10 @@ const LOOKS: u32 = 16;
 const LOOKS_HOST: u32 = 64;
 /// Events in a row that did not come by a slot, after which looking at slots ends.
 const MOST_DRY: u32 = 8;
+/// How long one looks before it may turn out that its threads are kept from processors.
+const FAIR: Duration = Duration::from_millis(4);
+/// That they are if it has nothing to do but to wait for them in this part of the time.
+const CROWDED: u32 = 5;
 /// Calls that had to wait, and not for anything from outside, after which it ends: they wait for
 /// another process of the guest, which this receiver only keeps from a processor.
 const MOST_INSIDE: u32 = 4;
@@ -130,12 +134,46 @@ impl Seat {
         self.dry > MOST_DRY || self.inside > MOST_INSIDE
     }
 
-    fn outcome(&self, lost: bool) -> Outcome {
-        match (self.inside > MOST_INSIDE, lost) {
-            (true, _) => Outcome::Inside,
-            (_, true) => Outcome::Lost,
-            _ => Outcome::Over,
+    /// True if a thread has an answer, and no processor to find it.
+    fn keeps_waiting(&self) -> bool {
+        self.threads.iter().any(|thread| fast::is_kept_waiting(&self.space, thread.slot))
+    }
+
+    /// `why`: what else ended it.
+    fn outcome(&self, why: Outcome) -> Outcome {
+        if self.inside > MOST_INSIDE { Outcome::Inside } else { why }
+    }
+}
+
+/// How much of its time a receiver waits for threads that have their answers and no processor.
+/// Where all processors have something else to do, such as the clients of what it serves, they may
+/// do better by ordinary calls, for which they have this very processor.
+struct Share {
+    began: Instant,
+    /// Of the receiver's own space, by then.
+    calls: u64,
+    waited: Duration,
+}
+
+impl Share {
+    fn begin(now: Instant, calls: u64) -> Self {
+        Self { began: now, calls, waited: Duration::ZERO }
+    }
+
+    /// It has found nothing for `spent`, until `now`; `waits`: while such threads were there. The
+    /// pace of its calls if that is much by now.
+    fn note(&mut self, now: Instant, calls: u64, spent: Duration, waits: bool) -> Option<Pace> {
+        if waits {
+            self.waited += spent;
         }
+        let time = now.duration_since(self.began);
+        if time < FAIR {
+            return None;
+        }
+        let is_crowded = self.waited * CROWDED > time;
+        let pace = Pace { time, calls: calls - self.calls };
+        *self = Self::begin(now, calls);
+        is_crowded.then_some(pace)
     }
 }
 
@@ -228,9 +266,10 @@ impl Shared {
         let mut event = Some((0, *first));
         let mut left = None;
         let mut turn = 0;
-        let mut lost = false;
+        let mut why = Outcome::Over;
         let mut last = Instant::now();
         let mut looked = last;
+        let mut share = Share::begin(last, 0);
         let mut looks = 0u32;
         'looking: loop {
             if let Some((at, event)) = event.take() {
@@ -248,7 +287,7 @@ impl Shared {
                         left = unserved;
                         break;
                     }
-                    self.give_back(apart, seats.remove(at), unserved, false);
+                    self.give_back(apart, seats.remove(at), unserved, Outcome::Over);
                 }
             }
             if let Some(loan) = self.pollers.borrow() {
@@ -277,7 +316,7 @@ impl Shared {
                     if at == 0 {
                         break 'looking;
                     }
-                    self.give_back(apart, seats.remove(at), None, false);
+                    self.give_back(apart, seats.remove(at), None, Outcome::Over);
                 }
                 if ready.gone == 0
                     && let Some(at) = (0..seats.len()).find(|at| ready.calls & 1 << at != 0)
@@ -297,15 +336,27 @@ impl Shared {
             }
             if looks.is_multiple_of(LOOKS) {
                 let now = Instant::now();
-                lost = now.duration_since(looked) > TAKEN_AWAY;
+                let spent = now.duration_since(looked);
                 looked = now;
                 let idle = now.duration_since(last);
-                if lost || idle > LINGER {
+                if spent > TAKEN_AWAY {
+                    why = Outcome::Lost;
+                    break;
+                }
+                if row.minds_crowds(now) {
+                    let waits = seats.iter().any(Seat::keeps_waiting);
+                    let calls = seats.first().map_or(0, |own| own.calls);
+                    if let Some(pace) = share.note(now, calls, spent, waits) {
+                        why = Outcome::Crowded(pace);
+                        break;
+                    }
+                }
+                if idle > LINGER {
                     break;
                 }
                 let sleeps = |seat: &Seat| now.duration_since(seat.last) > LINGER;
                 if let Some(at) = (1..seats.len()).find(|at| sleeps(&seats[*at])) {
-                    self.give_back(apart, seats.remove(at), None, false);
+                    self.give_back(apart, seats.remove(at), None, Outcome::Over);
                 }
                 if idle > PATIENCE {
                     self.sleep_a_little(&seats, outside, LINGER - idle);
@@ -320,13 +371,13 @@ impl Shared {
         }
         let own = seats.remove(0);
         for seat in seats {
-            self.give_back(apart, seat, None, lost);
+            self.give_back(apart, seat, None, why);
         }
         fast::be_receiver_of(space.id);
         self.leave(apart, &own, left);
         apart.end();
         self.pollers.leave();
-        let (calls, outcome) = (own.calls, own.outcome(lost));
+        let (calls, outcome) = (own.calls, own.outcome(why));
         row.judge(calls, outcome);
         tracing::debug!(space = space.id, calls, ?outcome, "looked at slots");
     }
@@ -351,10 +402,10 @@ impl Shared {
     }
 
     /// Gives a space back that was lent.
-    fn give_back(&self, apart: &Apart, seat: Seat, event: Option<Event>, lost: bool) {
+    fn give_back(&self, apart: &Apart, seat: Seat, event: Option<Event>, why: Outcome) {
         fast::be_receiver_of(seat.space.id);
         self.leave(apart, &seat, None);
-        let back = Back { calls: seat.calls, outcome: seat.outcome(lost), event };
+        let back = Back { calls: seat.calls, outcome: seat.outcome(why), event };
         if let Some(loan) = &seat.loan {
             loan.give_back(back);
         }

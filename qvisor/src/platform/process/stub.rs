@@ -563,7 +563,8 @@ quark_stub_fast_wait_ip:
     rdgsbase %rcx
     mov {FAST_IP}(%rcx), %r11
     jmp 14b
-17: flags_back
+17: movl $1, {FAST_SEEN}(%rcx)
+    flags_back
     mov {FAST_RET}(%rcx), %rax
     back_to_site
     .globl quark_stub_fast_slow
@@ -790,6 +791,7 @@ quark_stub_end:
     FAST_TID = const FAST_TID,
     FAST_PID = const FAST_PID,
     FAST_OWN = const FAST_OWN,
+    FAST_SEEN = const FAST_SEEN,
     SYS_SCHED_YIELD = const libc::SYS_sched_yield,
     SYS_GETTID = const libc::SYS_gettid,
     SYS_GETPID = const libc::SYS_getpid,
