@@ -11,11 +11,13 @@ use loom::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// How often one looks before it sleeps: for some 20 to 50 µs, as long as it takes to sleep and to
-/// be woken up on another processor.
-const SPINS: u32 = if cfg!(loom) { 0 } else { 1000 };
+/// How often one looks before it sleeps, unless [told otherwise](KernelLock::spin_for).
+const SPINS: u32 = if cfg!(loom) { 0 } else { 200 };
 
-/// The kernel lock: one spins for a moment, the others sleep in the host (`kvm`: all keep spinning).
+/// How often one who sleeps for it is woken up and finds it taken, before others have to let him.
+const MOST_VAIN: u32 = 16;
+
+/// The kernel lock: one spins for a moment, the others sleep in the host (`kvm`: all spin).
 ///
 /// It is not fair: who runs takes it again before one who sleeps has woken up. That is fast, and
 /// means nothing to a program; but somebody whom others wait for must not be one of hundreds. So
@@ -32,6 +34,7 @@ pub struct KernelLock {
     waiting: AtomicU32,
     /// 1: one of them looks for it, and need not be woken up.
     spinning: AtomicU32,
+    spins: AtomicU32,
 }
 
 impl KernelLock {
@@ -44,6 +47,7 @@ impl KernelLock {
             handed: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             spinning: AtomicU32::new(0),
+            spins: AtomicU32::new(SPINS),
         }
     }
 
@@ -54,11 +58,22 @@ impl KernelLock {
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
         if !self.spin() {
+            let mut vain = 0;
             while self.word.swap(2, Ordering::Acquire) != 0 {
+                if vain == MOST_VAIN {
+                    self.lock_urgently(wait);
+                    break;
+                }
                 wait(&self.word, 2);
+                vain += 1;
             }
         }
         self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// From now on one looks so often before it sleeps.
+    pub fn spin_for(&self, times: u32) {
+        self.spins.store(times, Ordering::Relaxed);
     }
 
     fn try_lock(&self) -> bool {
@@ -67,10 +82,11 @@ impl KernelLock {
 
     /// Looks for it to be free, if nobody else does. True if it is taken.
     fn spin(&self) -> bool {
-        if SPINS == 0 || self.spinning.swap(1, Ordering::Relaxed) != 0 {
+        let spins = self.spins.load(Ordering::Relaxed);
+        if spins == 0 || self.spinning.swap(1, Ordering::Relaxed) != 0 {
             return false;
         }
-        let taken = (0..SPINS).any(|_| {
+        let taken = (0..spins).any(|_| {
             hint::spin_loop();
             self.word.load(Ordering::Relaxed) == 0 && self.try_lock()
         });

@@ -214,6 +214,47 @@ CASE(nonblocking_connect_refused) {
     }
 }
 
+static void serve_for_ever(int listening) {
+    for (;;) {
+        int s = OK(accept(listening, NULL, NULL));
+        char b[64];
+        ssize_t n = OK(read(s, b, sizeof b));
+        EQ(write(s, b, n), n);
+        OK(close(s));
+    }
+}
+
+static void ask(int listening, int what) {
+    int c = connected_to(listening), back;
+    EQ(write(c, &what, sizeof what), (int)sizeof what);
+    EQ(recv(c, &back, sizeof back, MSG_WAITALL), (int)sizeof back);
+    EQ(back, what);
+    OK(close(c));
+}
+
+// Whoever waits for the outside on behalf of all may end at any moment.
+CASE(servers_that_end_leave_others_served) {
+    enum { SERVERS = 5, ROUNDS = 12 };
+    int listening[SERVERS];
+    pid_t pids[SERVERS];
+    for (int i = 0; i < SERVERS; i++) {
+        listening[i] = listener(AF_INET);
+        pids[i] = OK(fork());
+        if (pids[i] == 0) serve_for_ever(listening[i]);
+    }
+    for (int ended = 0; ended < SERVERS; ended++) {
+        // In turns, and one for a while.
+        for (int round = 0; round < ROUNDS; round++) {
+            for (int i = ended; i < SERVERS; i++) ask(listening[i], round * SERVERS + i);
+            ask(listening[ended], round);
+        }
+        OK(kill(pids[ended], SIGKILL));
+        if (ended % 2) expect_killed(pids[ended], SIGKILL);
+        for (int i = SERVERS - 1; i > ended; i--) ask(listening[i], i);
+        if (ended % 2 == 0) expect_killed(pids[ended], SIGKILL);
+    }
+}
+
 CASE(accept_wakes) {
     int l = listener(AF_INET);
     pid_t pid = OK(fork());

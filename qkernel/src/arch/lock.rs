@@ -75,6 +75,19 @@ pub fn turn() -> u64 {
     TURNS.load(Relaxed)
 }
 
+/// Says on how many processors the kernel runs.
+pub(super) fn begin(cpus: u32) {
+    /// Looks, some 20 to 50 µs: as long as it takes to sleep and to be woken up on another
+    /// processor of the host.
+    const LONG: u32 = 1000;
+    if cpus == 1 {
+        // Nobody gives it up while another one looks.
+        KERNEL_LOCK.spin_for(0);
+    } else if !super::is_kvm() {
+        KERNEL_LOCK.spin_for(LONG);
+    }
+}
+
 /// Takes the kernel lock.
 pub fn lock(wanted: Wanted) {
     timed(wanted, |sleep| KERNEL_LOCK.lock(sleep));

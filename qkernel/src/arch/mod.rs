@@ -36,6 +36,7 @@ pub fn start(info: &BootInfo) {
         "VMM and kernel image do not belong together"
     );
     boot::set(info);
+    lock::begin(info.cpus);
     (UPCALLS.boot)();
 }
 

@@ -391,7 +391,12 @@ impl Poller {
             self.turn(Some(INTERVAL), dispatch, sources)?;
             self.look(dispatch);
             let by_others = self.taken.load(Ordering::Relaxed).wrapping_sub(all);
-            if TAKEN_HERE.get() != here || by_others < OFTEN || self.exit_status().is_some() {
+            let others_look = *self.lookers.lock() > 1;
+            if TAKEN_HERE.get() != here
+                || by_others < OFTEN
+                || others_look
+                || self.exit_status().is_some()
+            {
                 return Ok(());
             }
         }

@@ -131,8 +131,9 @@ impl Listener {
     fn hung_up(&self) -> bool {
         let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        rustix::event::poll(&mut fds, Some(&now)) == Ok(1)
-            && !fds[0].revents().contains(PollFlags::IN)
+        let ready = rustix::event::poll(&mut fds, Some(&now)).map(|_| fds[0].revents());
+        // An error alone says that the host was interrupted while it looked.
+        ready.is_ok_and(|r| r.contains(PollFlags::HUP) && !r.contains(PollFlags::IN))
     }
 
     fn send(&self, mut response: Response) -> io::Result<()> {
@@ -227,13 +228,13 @@ pub fn look_at<'a>(
     if rustix::event::poll(&mut fds, limit.as_ref()).is_err() {
         return Found::default();
     }
-    let mut found = Found::default();
-    found.other = fds.get(count).is_some_and(|fd| fd.revents().contains(PollFlags::IN));
+    let other = fds.get(count).is_some_and(|fd| fd.revents().contains(PollFlags::IN));
+    let mut found = Found { other, ..Found::default() };
     for (at, fd) in fds.iter().take(count).enumerate() {
         let ready = fd.revents();
         if ready.contains(PollFlags::IN) {
             found.calls |= 1 << at;
-        } else if !ready.is_empty() {
+        } else if ready.contains(PollFlags::HUP) {
             found.gone |= 1 << at;
         }
     }

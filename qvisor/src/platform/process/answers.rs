@@ -5,9 +5,9 @@
 //! long as that thread computes, and all others that want it would sleep meanwhile. So what is
 //! answered in there is sent on the way out, by [`Later`].
 //!
-//! Nobody can tell, for a thread without an answer does nothing: a kick that comes before takes
-//! effect after it. Where a kick tears a waiting call instead, no answer waits
-//! (`SpaceState::answers_may_wait`).
+//! Nobody can tell, for a thread without an answer does nothing. A kick would tear its call on some
+//! hosts, so who kicks sends the answer before (`SpaceState::kick`), and it is lost when it is sent
+//! again. Where any signal tears a waiting call, no answer waits (`SpaceState::answers_may_wait`).
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -18,6 +18,9 @@ use tracing::warn;
 
 use crate::sandbox::log_limit::Seldom;
 use crate::sys::Listener;
+
+/// So many do not wait: those whom they are for have other processors to run on.
+const MANY: usize = 4;
 
 static UNANSWERED: Seldom = Seldom::new();
 
@@ -32,7 +35,7 @@ type Waiting = SmallVec<[(Arc<Listener>, Answer); 2]>;
 
 /// What a call that waits in the host comes back with.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Answer {
+pub enum Answer {
     /// This value, any 64 bits.
     Value(u64, i64),
     /// What the host makes of it.
@@ -40,7 +43,7 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    fn send(self, listener: &Listener) {
+    pub(super) fn send(self, listener: &Listener) {
         let sent = match self {
             Answer::Value(id, value) => listener.answer(id, value),
             Answer::Continue(id) => listener.let_continue(id),
@@ -49,10 +52,11 @@ impl Answer {
     }
 }
 
-/// A lost notification means that the thread is being killed; its end comes as an event of its own.
+/// A lost notification means that the thread is being killed, whose end comes as an event of its
+/// own, or that it was answered before (EINPROGRESS: just now).
 fn note(sent: io::Result<()>) {
     if let Err(e) = sent
-        && e.raw_os_error() != Some(libc::ENOENT)
+        && !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINPROGRESS))
         && UNANSWERED.count().is_some()
     {
         warn!("answer to a stub: {e}");
@@ -83,12 +87,48 @@ pub(super) fn send(listener: &Arc<Listener>, answer: Answer, may_wait: bool) {
     if !may_wait || DEPTH.get() == 0 {
         return answer.send(listener);
     }
-    WAITING.with_borrow_mut(|waiting| waiting.push((listener.clone(), answer)));
+    let many = WAITING.with_borrow_mut(|waiting| {
+        waiting.push((listener.clone(), answer));
+        waiting.len() >= MANY
+    });
+    if many {
+        send_all();
+    }
 }
 
 /// Sends what waits. Called before the kernel does what may take long, too.
 pub(super) fn send_all() {
     for (listener, answer) in WAITING.with_borrow_mut(std::mem::take) {
         answer.send(&listener);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_wait_for_the_outermost_end() {
+        // One that the host refuses all answers to.
+        let listener = Listener::new(std::fs::File::open("/dev/null").expect("/dev/null").into());
+        let listener = Arc::new(listener);
+        let waiting = || WAITING.with_borrow(SmallVec::len);
+        send(&listener, Answer::Value(1, 2), true);
+        assert_eq!(waiting(), 0, "nothing is locked");
+        {
+            let _outer = Later::begin();
+            send(&listener, Answer::Value(1, 2), true);
+            {
+                let _inner = Later::begin();
+                send(&listener, Answer::Continue(3), true);
+                send(&listener, Answer::Value(4, 5), false);
+            }
+            assert_eq!(waiting(), 2, "one may not wait");
+            send_all();
+            assert_eq!(waiting(), 0);
+            send(&listener, Answer::Continue(6), true);
+            assert_eq!(waiting(), 1);
+        }
+        assert_eq!((waiting(), DEPTH.get(), Arc::strong_count(&listener)), (0, 0, 1));
     }
 }

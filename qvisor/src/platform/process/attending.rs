@@ -5,9 +5,13 @@
 //! which then wants the kernel at the same time as the receiver whose thread it has answered. So
 //! one receiver at a time, of a space with a call that waits, *attends*: it waits for its stub's
 //! calls and for what the guest watches at once, and the event loop sleeps on.
+//!
+//! A sandbox that sleeps has no stub, so nobody attends then: the event loop alone wakes it, or does
+//! not while it is being saved.
 
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use super::fast;
 use super::space::Space;
@@ -17,26 +21,75 @@ use crate::sys::{self, Received, Wait};
 /// Times in a row that something came from outside and not a call of the space itself, after which
 /// another one may attend, for whom it was.
 const MOST_FOR_OTHERS: u32 = 8;
-
+/// Calls in a row without anything from outside, after which it is no longer worth a host call more
+/// for each.
+const MOST_ALONE: u32 = 64;
+/// Calls in a row before which what has come from outside may wait.
+const MOST_BEFORE: u32 = 4;
 /// Threads of the space, at most: the host walks through their calls each time that it is asked
 /// whether there is one.
 const MOST_THREADS: u32 = 64;
+/// Who takes this long to have a call served, by waiting for the kernel perhaps, leaves the outside
+/// to the event loop,
+const LONG: Duration = Duration::from_millis(1);
+/// and so does everybody for so long.
+const REST: Duration = Duration::from_millis(50);
 
 /// Whether some receiver attends.
-#[derive(Default)]
-pub(super) struct Attended(AtomicBool);
+pub(super) struct Attended {
+    is: AtomicBool,
+    began: Instant,
+    /// Nobody begins to before: nanoseconds since `began`.
+    not_before_ns: AtomicU64,
+}
+
+impl Default for Attended {
+    fn default() -> Self {
+        let not_before_ns = AtomicU64::new(0);
+        Self { is: AtomicBool::new(false), began: Instant::now(), not_before_ns }
+    }
+}
+
+impl Attended {
+    fn now_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    fn rest(&self) {
+        self.not_before_ns.store(self.now_ns() + REST.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    fn rests(&self) -> bool {
+        self.now_ns() < self.not_before_ns.load(Ordering::Relaxed)
+    }
+}
 
 /// What one receiver knows of it.
 pub(super) struct Attendant<'a> {
     shared: &'a Shared,
     space: &'a Space,
+    stub: &'a Stub,
     attends: bool,
+    /// In a row: events from outside, calls with nothing from there, calls while something was.
     for_others: u32,
+    alone: u32,
+    before: u32,
+    /// When its last call was received.
+    received: Instant,
 }
 
 impl<'a> Attendant<'a> {
-    pub(super) fn new(shared: &'a Shared, space: &'a Space) -> Self {
-        Self { shared, space, attends: false, for_others: 0 }
+    pub(super) fn new(shared: &'a Shared, space: &'a Space, stub: &'a Stub) -> Self {
+        Self {
+            shared,
+            space,
+            stub,
+            attends: false,
+            for_others: 0,
+            alone: 0,
+            before: 0,
+            received: Instant::now(),
+        }
     }
 
     fn outside(&self) -> Option<&'a dyn Outside> {
@@ -44,25 +97,32 @@ impl<'a> Attendant<'a> {
     }
 
     /// A call of the space has been delivered: attends from now on, if nobody does and the call
-    /// waits; and no more if the space has become too large for that.
+    /// waits; and no more if it should not.
     pub(super) fn note(&mut self, tid: u32) {
-        let attended = &self.shared.attended.0;
-        if self.space.area.slots() > MOST_THREADS {
-            return self.end();
-        }
-        if self.attends
-            || attended.load(Ordering::Relaxed)
-            || self.space.lock().waiting_call(tid).is_none()
-        {
-            return;
-        }
-        if let Some(outside) = self.outside()
-            && !attended.swap(true, Ordering::Acquire)
+        if self.attends {
+            if self.received.elapsed() > LONG {
+                self.shared.attended.rest();
+                self.end();
+            } else if self.alone > MOST_ALONE || self.space.area.slots() > MOST_THREADS {
+                self.end();
+            }
+        } else if self.may_begin(tid)
+            && let Some(outside) = self.outside()
+            && !self.shared.attended.is.swap(true, Ordering::Acquire)
         {
             outside.begin();
             self.attends = true;
-            self.for_others = 0;
+            (self.for_others, self.alone, self.before) = (0, 0, 0);
         }
+    }
+
+    fn may_begin(&self, tid: u32) -> bool {
+        // Where the listener does not tell of the stub's end, there is more to wait for.
+        self.stub.end.is_none()
+            && !self.shared.attended.is.load(Ordering::Relaxed)
+            && self.space.area.slots() <= MOST_THREADS
+            && self.space.lock().waiting_call(tid).is_some()
+            && !self.shared.attended.rests()
     }
 
     /// No more.
@@ -71,36 +131,41 @@ impl<'a> Attendant<'a> {
             if let Some(outside) = self.outside() {
                 outside.end();
             }
-            self.shared.attended.0.store(false, Ordering::Release);
+            self.shared.attended.is.store(false, Ordering::Release);
         }
     }
 
-    /// The next call of the space; what comes from outside before is delivered.
-    pub(super) fn receive(&mut self, stub: &Stub) -> Received {
+    /// The next call of the space. What comes from outside before is delivered.
+    pub(super) fn receive(&mut self) -> Received {
         while self.attends
-            && stub.end.is_none()
             && let Some(outside) = self.outside()
         {
-            let found = sys::look_at([&*stub.listener], Some(outside.as_fd()), Wait::Ever);
-            if found.calls != 0 {
-                if let Some(n) = stub.listener.receive_waiting() {
-                    self.for_others = 0;
-                    return Received::Call(n);
-                }
-            } else if found.gone != 0 {
-                return Received::Gone;
-            } else if found.other {
+            let found = sys::look_at([&*self.stub.listener], Some(outside.as_fd()), Wait::Ever);
+            let calls = found.calls != 0;
+            if found.other && (!calls || self.before >= MOST_BEFORE) {
                 // Whom it answers has waited for somebody outside.
                 fast::be_receiver_of(0);
                 outside.look();
                 fast::be_receiver_of(self.space.id);
-                self.for_others += 1;
+                self.before = 0;
+                self.for_others += u32::from(!calls);
                 if self.for_others > MOST_FOR_OTHERS {
                     self.end();
                 }
+            } else if calls {
+                if let Some(n) = self.stub.listener.receive_waiting() {
+                    self.before = if found.other { self.before + 1 } else { 0 };
+                    self.alone =
+                        if found.other || self.for_others > 0 { 0 } else { self.alone + 1 };
+                    self.for_others = 0;
+                    self.received = Instant::now();
+                    return Received::Call(n);
+                }
+            } else if found.gone != 0 {
+                return Received::Gone;
             }
         }
-        stub.listener.receive(stub.end.as_ref().map(AsFd::as_fd))
+        self.stub.listener.receive(self.stub.end.as_ref().map(AsFd::as_fd))
     }
 }
 

@@ -399,6 +399,8 @@ impl SpaceState {
         let posted = (code.posted..code.slow).contains(&regs.rip);
         let site = if posted { slot(FAST_IP) } else { regs.r11 };
         let mut after = false;
+        // It leaves without having seen what it looked for.
+        space.area.word(thread.slot, FAST_SEEN).store(1, Ordering::Relaxed);
         if posted {
             let withdrawn = word
                 .compare_exchange(FAST_REQUEST, 0, Ordering::Relaxed, Ordering::Relaxed)
@@ -480,19 +482,13 @@ pub fn after_yield(space: &Space, thread: &mut Thread, nr: u64) {
 /// Puts the answer to a fast call where its thread finds it.
 pub fn answer_in_slot(space: &Space, slot: u32, value: i64) {
     space.area.write_u64(slot, FAST_ARGS, value as u64);
-    let seen = space.area.word(slot, FAST_SEEN);
-    seen.store(0, Ordering::Relaxed);
-    let was = space.area.word(slot, FAST_STATE).swap(FAST_DONE, Ordering::AcqRel);
-    if was != FAST_TAKEN {
-        // It waits in the host, which takes its time to wake it up.
-        seen.store(1, Ordering::Relaxed);
-    }
+    space.area.word(slot, FAST_STATE).store(FAST_DONE, Ordering::Release);
 }
 
 /// True if a thread looks for an answer that is there, and has not found it: it does not run.
 pub fn is_kept_waiting(space: &Space, slot: u32) -> bool {
-    space.area.word(slot, FAST_SEEN).load(Ordering::Relaxed) == 0
-        && is_in_state(space, slot, FAST_DONE)
+    is_in_state(space, slot, FAST_DONE)
+        && space.area.word(slot, FAST_SEEN).load(Ordering::Relaxed) == 0
 }
 
 #[cfg(test)]

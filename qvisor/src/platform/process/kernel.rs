@@ -152,6 +152,7 @@ unsafe extern "C" fn user_block(block: Gpa, is_user: u32) -> i64 {
 }
 
 unsafe extern "C" fn lock_wait(word: *const u32, expected: u32) {
+    answers::send_all();
     // SAFETY: the kernel passes a word of its own that stays; both sides use it atomically.
     sys::futex_wait_private(unsafe { AtomicU32::from_ptr(word.cast_mut()) }, expected);
 }

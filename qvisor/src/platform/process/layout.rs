@@ -87,8 +87,8 @@ pub const FAST_TID: u64 = FAST_ARGS + 80;
 pub const FAST_PID: u64 = FAST_ARGS + 84;
 /// What of these it has read, once: both are changed meanwhile. 32 bits.
 pub const FAST_OWN: u64 = FAST_ARGS + 88;
-/// Not 0: the thread has found the answer to its last call. Its processor is another's meanwhile if
-/// it takes long to. 32 bits.
+/// 0: the thread looks or waits for the answer to its call; if that is there, its processor is
+/// another's, or the host has yet to wake it up. 32 bits.
 pub const FAST_SEEN: u64 = FAST_ARGS + 92;
 /// How often a thread pauses in a yield of its own, some 0.3 µs.
 pub const YIELD_PAUSES: u32 = 16;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use qlib::platform::*;
 use smallvec::SmallVec;
 
+use super::attending::Attendant;
 use super::fast::{self, Outcome, Pace, Row, ThreadAt};
 use super::layout::*;
 use super::space::Space;
@@ -75,6 +76,8 @@ struct Seat {
     threads: SmallVec<[ThreadAt; MOST_THREADS]>,
     /// Taken from slots.
     calls: u64,
+    /// Those, and what could have been.
+    paced: u64,
     /// Events in a row that did not come by a slot.
     dry: u32,
     /// Calls that had to wait, since something last came from outside.
@@ -88,7 +91,17 @@ impl Seat {
         // The threads must wake up elsewhere, as this processor is busy looking.
         listener.set_sync_wake_up(false);
         let threads = SmallVec::new();
-        Self { space, listener, loan, threads, calls: 0, dry: 0, inside: 0, last: Instant::now() }
+        Self {
+            space,
+            listener,
+            loan,
+            threads,
+            calls: 0,
+            paced: 0,
+            dry: 0,
+            inside: 0,
+            last: Instant::now(),
+        }
     }
 
     /// Looks at a thread's slot from now on. The thread waits in the host.
@@ -98,6 +111,8 @@ impl Seat {
                 others.give_to(place.tid);
             }
             self.threads.push(place);
+            // Who had the slot before may have left it in the middle of a call.
+            self.space.area.word(place.slot, FAST_SEEN).store(1, Ordering::Relaxed);
             self.space.area.word(place.slot, FAST_ON).store(1, Ordering::Relaxed);
         }
     }
@@ -139,9 +154,14 @@ impl Seat {
         self.threads.iter().any(|thread| fast::is_kept_waiting(&self.space, thread.slot))
     }
 
-    /// `why`: what else ended it.
+    /// `why`: what else ended it, for the receiver's own space.
     fn outcome(&self, why: Outcome) -> Outcome {
-        if self.inside > MOST_INSIDE { Outcome::Inside } else { why }
+        match why {
+            _ if self.inside > MOST_INSIDE => Outcome::Inside,
+            // The pace of the receiver's own calls says nothing of others.
+            Outcome::Crowded(_) if self.loan.is_some() => Outcome::Over,
+            why => why,
+        }
     }
 }
 
@@ -227,8 +247,10 @@ impl Shared {
         listener: &Arc<Listener>,
         row: &mut Row,
         first: &Event,
+        attendant: &mut Attendant<'_>,
     ) {
         if self.pollers.enter() {
+            attendant.end();
             match Apart::begin() {
                 Some(apart) => self.look(&apart, space, listener, row, first),
                 None => {
@@ -237,6 +259,7 @@ impl Shared {
                 }
             }
         } else if let Some(loan) = self.pollers.lend(space, listener, first) {
+            attendant.end();
             let back = loan.wait();
             if let Some(event) = back.event {
                 self.deliver(&event);
@@ -344,9 +367,8 @@ impl Shared {
                     break;
                 }
                 if row.minds_crowds(now) {
-                    let waits = seats.iter().any(Seat::keeps_waiting);
-                    let calls = seats.first().map_or(0, |own| own.calls);
-                    if let Some(pace) = share.note(now, calls, spent, waits) {
+                    let Some(own) = seats.first() else { break };
+                    if let Some(pace) = share.note(now, own.paced, spent, own.keeps_waiting()) {
                         why = Outcome::Crowded(pace);
                         break;
                     }
@@ -441,6 +463,7 @@ impl Shared {
         if event.trap.kind != TRAP_SYSCALL {
             return self.deliver(event);
         }
+        seat.paced += u64::from(may_be_fast(event.trap.nr));
         let place = seat.space.lock().place_of(event.trap.token);
         if let Some(place) = place.filter(|_| event.trap.unproven == 0) {
             seat.add(apart, place);

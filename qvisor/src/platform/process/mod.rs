@@ -583,8 +583,8 @@ impl Shared {
         let mut crowd = Crowd::default();
         let mut waiting = Waiting::default();
         fast::be_receiver_of(space.id);
-        let mut attendant = Attendant::new(self, space);
-        while let Received::Call(n) = attendant.receive(stub) {
+        let mut attendant = Attendant::new(self, space, stub);
+        while let Received::Call(n) = attendant.receive() {
             crowd.received(&self.sync_works, listener, n.pid);
             let event = {
                 let _later = Later::begin();
@@ -598,8 +598,7 @@ impl Shared {
             };
             let call = self.pollers.possible() && self.could_be_fast(space, &mut row, &event);
             if call && row.goes_on(Instant::now()) {
-                attendant.end();
-                self.serve_slots(space, listener, &mut row, &event);
+                self.serve_slots(space, listener, &mut row, &event, &mut attendant);
                 crowd = Crowd::default();
             } else {
                 self.deliver(&event);

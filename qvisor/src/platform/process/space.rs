@@ -170,6 +170,7 @@ impl Space {
             unproven: None,
             yields: None,
             answered_inside: false,
+            answer: None,
             dropped: false,
         };
         if let Some((tid, id)) = state.early.take() {
@@ -233,7 +234,6 @@ impl Space {
     /// Asks for a thread to be stopped.
     pub fn thread_stop(&self, shared: &Shared, number: u32) {
         let mut state = self.lock();
-        let pid = state.pid;
         let Some(thread) = state.threads.get_mut(&number) else { return };
         match thread.phase {
             Phase::Parked(_) if thread.parked_unasked => {
@@ -253,7 +253,7 @@ impl Space {
             }
             Phase::User => {
                 thread.stop_wanted = true;
-                kick(shared, self.id, pid, number, thread);
+                state.kick(shared, self.id, number);
             }
             // The kernel has let it go on before it heard that it was stopped.
             Phase::Ops(_) if thread.after == After::Stop && thread.pending.is_some() => {
@@ -263,7 +263,7 @@ impl Space {
             Phase::Ops(_) if thread.after != After::Go => {}
             Phase::Ops(_) => {
                 thread.stop_wanted = true;
-                kick(shared, self.id, pid, number, thread);
+                state.kick(shared, self.id, number);
             }
             // A report comes.
             Phase::Repeating { .. } if thread.call.is_none() => thread.stop_wanted = true,
@@ -415,17 +415,6 @@ impl Space {
         self.area.write(frame.slot, offset, &image);
         frame.set_fpstate(&self.area, shared.stub_area(), Some(offset));
         Ok(())
-    }
-}
-
-fn kick(shared: &Shared, space: u32, pid: Option<u32>, number: u32, thread: &mut Thread) {
-    if let Some(pid) = pid
-        && !thread.kick_out
-        && thread.tid != 0
-    {
-        thread.kick_out = sys::tgkill(pid, thread.tid, KICK).is_ok();
-        thread.since_kick = None;
-        look_after(shared, space, number, thread);
     }
 }
 
@@ -589,6 +578,23 @@ impl SpaceState {
         }
     }
 
+    /// Interrupts a thread. Where it has been given an answer, that is sent before, if it has not
+    /// been: hosts before Linux 6.18 may make a call anew that is answered after a signal.
+    fn kick(&mut self, shared: &Shared, space: u32, number: u32) {
+        let Some(thread) = self.threads.get_mut(&number) else { return };
+        if let Some(pid) = self.pid
+            && !thread.kick_out
+            && thread.tid != 0
+        {
+            if let (Some(answer), Some(listener)) = (thread.answer.take(), &self.listener) {
+                answer.send(listener);
+            }
+            thread.kick_out = sys::tgkill(pid, thread.tid, KICK).is_ok();
+            thread.since_kick = None;
+            look_after(shared, space, number, thread);
+        }
+    }
+
     /// Interrupts a thread that has made a call and has no answer, so that its registers come; then
     /// `pending`.
     pub(super) fn kick_out(
@@ -598,9 +604,8 @@ impl SpaceState {
         number: u32,
         pending: Pending,
     ) {
-        let pid = self.pid;
+        self.kick(shared, space.id, number);
         let Some(thread) = self.threads.get_mut(&number) else { return };
-        kick(shared, space.id, pid, number, thread);
         if !thread.kick_out {
             debug!(space = space.id, number, "no thread to kick");
         }
@@ -639,6 +644,7 @@ impl SpaceState {
             if call.fast {
                 fast::answer_in_slot(space, thread.slot, plan.value);
             }
+            thread.answer = Some(Answer::Value(id, plan.value));
             return self.answer(id, plan.value);
         }
         if thread.clones.is_empty() && !torn && !call.fast {
@@ -653,6 +659,7 @@ impl SpaceState {
                 if let Some(thread) = self.threads.get_mut(&number) {
                     thread.call = None;
                     thread.phase = Phase::User;
+                    thread.answer = Some(Answer::Continue(id));
                 }
                 return self.let_continue(id);
             }
@@ -727,7 +734,6 @@ impl SpaceState {
 
     /// Hands the next operations to a parked thread.
     fn send_batch(&mut self, space: &Space, shared: &Shared, number: u32) {
-        let pid = self.pid;
         let Some(thread) = self.threads.get_mut(&number) else { return };
         let Phase::Parked(id) = thread.phase else { return };
         let count = thread.ops.len().min(MAX_BATCH);
@@ -745,7 +751,9 @@ impl SpaceState {
         thread.phase =
             if count == 0 && !thread.batch_reports { Phase::User } else { Phase::Ops(count) };
         if thread.stop_wanted && thread.after == After::Go {
-            kick(shared, space.id, pid, number, thread);
+            self.kick(shared, space.id, number);
+        } else {
+            thread.answer = Some(Answer::Value(id, answer as i64));
         }
         self.answer(id, answer as i64);
     }
@@ -786,6 +794,7 @@ impl SpaceState {
             return None;
         }
         let thread = self.threads.get_mut(&number)?;
+        thread.answer = None;
         if !(frame_call && args[0] == KICK as u64) {
             thread.unproven = None;
         }

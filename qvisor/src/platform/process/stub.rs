@@ -542,6 +542,7 @@ quark_stub_fast_takes_flags:
     mov %r8, {FAST_ARGS} + 32(%rcx)
     mov %r9, {FAST_ARGS} + 40(%rcx)
     mov %r11, {FAST_IP}(%rcx)
+    movl $0, {FAST_SEEN}(%rcx)
     movl ${FAST_REQUEST}, {FAST_STATE}(%rcx)
     .globl quark_stub_fast_posted
 quark_stub_fast_posted:

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use qlib::Gpa;
 use qlib::platform::*;
 
+use super::answers::Answer;
 use super::files::{Files, StubFile};
 use super::frame::FrameAt;
 use super::layout::USER_MIN;
@@ -365,6 +366,9 @@ pub struct Thread {
     /// Its last call was answered by the receiver of another process of the guest, for which it had
     /// waited.
     pub answered_inside: bool,
+    /// The answer by which it runs since its last notification; it may not have been sent yet (see
+    /// [`super::answers`]).
+    pub answer: Option<Answer>,
     /// How often it yields by itself, if it may.
     pub yields: Option<super::fast::Yields>,
     /// The kernel has forgotten it.
