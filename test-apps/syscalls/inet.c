@@ -255,6 +255,34 @@ CASE(servers_that_end_leave_others_served) {
     }
 }
 
+static void *call_for_ever(void *unused) {
+    for (;;) syscall(SYS_getppid);
+    return unused;
+}
+
+// Who serves callers that never pause looks at what comes from outside all the same.
+CASE(callers_that_never_pause_leave_others_served) {
+    enum { CALLERS = 4, REQUESTS = 20 };
+    int own = listener(AF_INET), other = listener(AF_INET);
+    pid_t server = OK(fork());
+    if (server == 0) serve_for_ever(other);
+    pid_t busy = OK(fork());
+    if (busy == 0) {
+        pthread_t callers[CALLERS];
+        ask(other, 0);
+        for (int i = 0; i < CALLERS; i++) EQ(pthread_create(&callers[i], NULL, call_for_ever, NULL), 0);
+        serve_for_ever(own);
+    }
+    for (int i = 0; i < REQUESTS; i++) {
+        ask(own, i);
+        ask(other, i);
+    }
+    OK(kill(busy, SIGKILL));
+    OK(kill(server, SIGKILL));
+    expect_killed(busy, SIGKILL);
+    expect_killed(server, SIGKILL);
+}
+
 CASE(accept_wakes) {
     int l = listener(AF_INET);
     pid_t pid = OK(fork());
