@@ -1,4 +1,4 @@
-//! Answers to stubs that wait until the locks are free.
+//! Answers to stubs: who gives them, and that they wait until the locks are free.
 //!
 //! An answer makes a thread of the guest ready to run, mostly on this very processor, and the host
 //! may have it run at once. If that happened in the guest kernel, the kernel would be locked as
@@ -29,9 +29,21 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
     /// What it has to send, in order.
     static WAITING: RefCell<Waiting> = const { RefCell::new(SmallVec::new_const()) };
+    /// The space whose receiver this thread is; 0 for none's.
+    static RECEIVER_OF: Cell<u32> = const { Cell::new(0) };
 }
 
 type Waiting = SmallVec<[(Arc<Listener>, Answer); 2]>;
+
+/// Says that this thread is the receiver of a space.
+pub fn be_receiver_of(space: u32) {
+    RECEIVER_OF.set(space);
+}
+
+/// True if this thread, which answers a call in a space, is the receiver of another one.
+pub fn answers_another(space: u32) -> bool {
+    ![0, space].contains(&RECEIVER_OF.get())
+}
 
 /// What a call that waits in the host comes back with.
 #[derive(Clone, Copy, Debug)]

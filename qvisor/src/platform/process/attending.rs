@@ -9,14 +9,25 @@
 //! A sandbox that sleeps has no stub, so nobody attends then: the event loop alone wakes it, or does
 //! not while it is being saved.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::fast;
-use super::space::Space;
-use super::{Outside, Shared, Stub};
-use crate::sys::{self, Received, Wait};
+use super::answers::be_receiver_of;
+use crate::sys::{self, Listener, Received, Wait};
+
+/// The host objects that the guest watches. A receiver that looks at its threads' slots looks at
+/// these too, so that an answer from outside need not wake another thread first.
+pub trait Outside: Send + Sync {
+    /// From now on [`Self::look`] is called often, and nobody else need watch.
+    fn begin(&self);
+    /// Notifies the kernel of what is ready. True if anything was.
+    fn look(&self) -> bool;
+    /// A descriptor that can be read when something is ready.
+    fn as_fd(&self) -> BorrowedFd<'_>;
+    /// No more.
+    fn end(&self);
+}
 
 /// Times in a row that something came from outside and not a call of the space itself, after which
 /// another one may attend, for whom it was.
@@ -66,9 +77,12 @@ impl Attended {
 
 /// What one receiver knows of it.
 pub(super) struct Attendant<'a> {
-    shared: &'a Shared,
-    space: &'a Space,
-    stub: &'a Stub,
+    attended: &'a Attended,
+    outside: Option<&'a dyn Outside>,
+    space: u32,
+    listener: &'a Listener,
+    /// Tells of the stub's end, where the listener does not.
+    stub_end: Option<&'a OwnedFd>,
     attends: bool,
     /// In a row: events from outside, calls with nothing from there, calls while something was.
     for_others: u32,
@@ -79,11 +93,19 @@ pub(super) struct Attendant<'a> {
 }
 
 impl<'a> Attendant<'a> {
-    pub(super) fn new(shared: &'a Shared, space: &'a Space, stub: &'a Stub) -> Self {
+    pub(super) fn new(
+        attended: &'a Attended,
+        outside: Option<&'a dyn Outside>,
+        space: u32,
+        listener: &'a Listener,
+        stub_end: Option<&'a OwnedFd>,
+    ) -> Self {
         Self {
-            shared,
+            attended,
+            outside,
             space,
-            stub,
+            listener,
+            stub_end,
             attends: false,
             for_others: 0,
             alone: 0,
@@ -92,23 +114,19 @@ impl<'a> Attendant<'a> {
         }
     }
 
-    fn outside(&self) -> Option<&'a dyn Outside> {
-        self.shared.outside.get().map(|outside| &**outside)
-    }
-
-    /// A call of the space has been delivered: attends from now on, if nobody does and the call
-    /// waits; and no more if it should not.
-    pub(super) fn note(&mut self, tid: u32) {
+    /// A call of the space, which has so many threads, has been delivered: attends from now on, if
+    /// nobody does and the call waits; and no more if it should not.
+    pub(super) fn note(&mut self, threads: u32, waits: impl FnOnce() -> bool) {
         if self.attends {
             if self.received.elapsed() > LONG {
-                self.shared.attended.rest();
+                self.attended.rest();
                 self.end();
-            } else if self.alone > MOST_ALONE || self.space.area.slots() > MOST_THREADS {
+            } else if self.alone > MOST_ALONE || threads > MOST_THREADS {
                 self.end();
             }
-        } else if self.may_begin(tid)
-            && let Some(outside) = self.outside()
-            && !self.shared.attended.is.swap(true, Ordering::Acquire)
+        } else if self.may_begin(threads, waits)
+            && let Some(outside) = self.outside
+            && !self.attended.is.swap(true, Ordering::Acquire)
         {
             outside.begin();
             self.attends = true;
@@ -116,44 +134,44 @@ impl<'a> Attendant<'a> {
         }
     }
 
-    fn may_begin(&self, tid: u32) -> bool {
+    fn may_begin(&self, threads: u32, waits: impl FnOnce() -> bool) -> bool {
         // Where the listener does not tell of the stub's end, there is more to wait for.
-        self.stub.end.is_none()
-            && !self.shared.attended.is.load(Ordering::Relaxed)
-            && self.space.area.slots() <= MOST_THREADS
-            && self.space.lock().waiting_call(tid).is_some()
-            && !self.shared.attended.rests()
+        self.stub_end.is_none()
+            && !self.attended.is.load(Ordering::Relaxed)
+            && threads <= MOST_THREADS
+            && waits()
+            && !self.attended.rests()
     }
 
     /// No more.
     pub(super) fn end(&mut self) {
         if std::mem::take(&mut self.attends) {
-            if let Some(outside) = self.outside() {
+            if let Some(outside) = self.outside {
                 outside.end();
             }
-            self.shared.attended.is.store(false, Ordering::Release);
+            self.attended.is.store(false, Ordering::Release);
         }
     }
 
     /// The next call of the space. What comes from outside before is delivered.
     pub(super) fn receive(&mut self) -> Received {
         while self.attends
-            && let Some(outside) = self.outside()
+            && let Some(outside) = self.outside
         {
-            let found = sys::look_at([&*self.stub.listener], Some(outside.as_fd()), Wait::Ever);
+            let found = sys::look_at([self.listener], Some(outside.as_fd()), Wait::Ever);
             let calls = found.calls != 0;
             if found.other && (!calls || self.before >= MOST_BEFORE) {
                 // Whom it answers has waited for somebody outside.
-                fast::be_receiver_of(0);
+                be_receiver_of(0);
                 outside.look();
-                fast::be_receiver_of(self.space.id);
+                be_receiver_of(self.space);
                 self.before = 0;
                 self.for_others += u32::from(!calls);
                 if self.for_others > MOST_FOR_OTHERS {
                     self.end();
                 }
             } else if calls {
-                if let Some(n) = self.stub.listener.receive_waiting() {
+                if let Some(n) = self.listener.receive_waiting() {
                     self.before = if found.other { self.before + 1 } else { 0 };
                     self.alone =
                         if found.other || self.for_others > 0 { 0 } else { self.alone + 1 };
@@ -165,7 +183,7 @@ impl<'a> Attendant<'a> {
                 return Received::Gone;
             }
         }
-        self.stub.listener.receive(self.stub.end.as_ref().map(AsFd::as_fd))
+        self.listener.receive(self.stub_end.map(AsFd::as_fd))
     }
 }
 

@@ -8,7 +8,6 @@
 //! call is taken only from a thread that runs user code, is only ever *its* call, and proves
 //! nothing ([`Trap::unproven`]).
 
-use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -38,21 +37,6 @@ const MIN_YIELDS: u32 = 2;
 const MAX_YIELDS: u32 = 1 << 10;
 /// What a call takes that is answered from outside, and more.
 const ANSWER: Duration = Duration::from_micros(10);
-
-thread_local! {
-    /// The space whose receiver this thread is; 0 for none's.
-    static RECEIVER_OF: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Says that this thread is the receiver of a space.
-pub fn be_receiver_of(space: u32) {
-    RECEIVER_OF.set(space);
-}
-
-/// True if this thread, which answers a call in a space, is the receiver of another one.
-pub fn answers_another(space: u32) -> bool {
-    ![0, space].contains(&RECEIVER_OF.get())
-}
 
 /// True if this CPU has what the stub's code uses besides RDGSBASE: RORX (BMI2) and LAHF in 64-bit
 /// mode.

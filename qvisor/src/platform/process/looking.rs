@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use qlib::platform::*;
 use smallvec::SmallVec;
 
-use super::attending::Attendant;
+use super::answers;
+use super::attending::{Attendant, Outside};
 use super::fast::{self, Outcome, Pace, Row, ThreadAt};
 use super::layout::*;
 use super::space::Space;
-use super::{FastCalls, Outside, Shared};
+use super::{FastCalls, Shared};
 use crate::sys::ordered::{Condvar, Mutex, MutexGuard, place};
 use crate::sys::{self, Listener, Processors, Wait};
 
@@ -351,7 +352,7 @@ impl Shared {
                     continue;
                 }
                 // Whom it answers has waited for somebody outside.
-                fast::be_receiver_of(0);
+                answers::be_receiver_of(0);
                 if outside.is_some_and(Outside::look) {
                     last = Instant::now();
                     seats.iter_mut().for_each(|seat| seat.inside = 0);
@@ -395,7 +396,7 @@ impl Shared {
         for seat in seats {
             self.give_back(apart, seat, None, why);
         }
-        fast::be_receiver_of(space.id);
+        answers::be_receiver_of(space.id);
         self.leave(apart, &own, left);
         apart.end();
         self.pollers.leave();
@@ -425,7 +426,7 @@ impl Shared {
 
     /// Gives a space back that was lent.
     fn give_back(&self, apart: &Apart, seat: Seat, event: Option<Event>, why: Outcome) {
-        fast::be_receiver_of(seat.space.id);
+        answers::be_receiver_of(seat.space.id);
         self.leave(apart, &seat, None);
         let back = Back { calls: seat.calls, outcome: seat.outcome(why), event };
         if let Some(loan) = &seat.loan {
@@ -459,7 +460,7 @@ impl Shared {
     fn deliver_watching(&self, apart: &Apart, seat: &mut Seat, event: &Event) {
         // What comes by the listener only is better received there.
         seat.dry = if event.trap.unproven != 0 { 0 } else { seat.dry + 1 };
-        fast::be_receiver_of(seat.space.id);
+        answers::be_receiver_of(seat.space.id);
         if event.trap.kind != TRAP_SYSCALL {
             return self.deliver(event);
         }

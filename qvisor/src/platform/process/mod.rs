@@ -8,7 +8,7 @@
 //! the operation outstanding for that thread, number and arguments.
 
 use std::cell::Cell;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -56,6 +56,7 @@ mod zygote;
 use answers::Later;
 use area::{Area, Limit};
 use asleep::Waiting;
+pub use attending::Outside;
 use attending::{Attendant, Attended};
 pub use config::{FastCalls, ProcessConfig, Test};
 use crowd::Crowd;
@@ -69,19 +70,6 @@ pub use steps::{Missing, Step};
 use thread::{Backing, Plan};
 use watch::Watch;
 use zygote::Zygote;
-
-/// The host objects that the guest watches. A receiver that looks at its threads' slots looks at
-/// these too, so that an answer from outside need not wake another thread first.
-pub trait Outside: Send + Sync {
-    /// From now on [`Self::look`] is called often, and nobody else need watch.
-    fn begin(&self);
-    /// Notifies the kernel of what is ready. True if anything was.
-    fn look(&self) -> bool;
-    /// A descriptor that can be read when something is ready.
-    fn as_fd(&self) -> BorrowedFd<'_>;
-    /// No more.
-    fn end(&self);
-}
 
 /// What the platform takes the events to.
 pub type Dispatch = Box<dyn Fn(&Event) + Send + Sync>;
@@ -582,8 +570,10 @@ impl Shared {
         let mut row = Row::new(self.fast_calls == FastCalls::Eager);
         let mut crowd = Crowd::default();
         let mut waiting = Waiting::default();
-        fast::be_receiver_of(space.id);
-        let mut attendant = Attendant::new(self, space, stub);
+        answers::be_receiver_of(space.id);
+        let outside = self.outside.get().map(|outside| &**outside);
+        let mut attendant =
+            Attendant::new(&self.attended, outside, space.id, listener, stub.end.as_ref());
         while let Received::Call(n) = attendant.receive() {
             crowd.received(&self.sync_works, listener, n.pid);
             let event = {
@@ -603,7 +593,7 @@ impl Shared {
             } else {
                 self.deliver(&event);
             }
-            attendant.note(n.pid);
+            attendant.note(space.area.slots(), || space.lock().waiting_call(n.pid).is_some());
             waiting.note(space, self, n.pid);
             if space.area.has_spare() {
                 space.lock().trim(space, self);

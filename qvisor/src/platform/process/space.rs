@@ -639,7 +639,7 @@ impl SpaceState {
         if thread.clones.is_empty() && !torn && plan.is_plain_answer() {
             thread.call = None;
             thread.phase = Phase::User;
-            thread.answered_inside = fast::answers_another(space.id);
+            thread.answered_inside = answers::answers_another(space.id);
             fast::after_yield(space, thread, call.nr);
             if call.fast {
                 fast::answer_in_slot(space, thread.slot, plan.value);
