@@ -166,7 +166,8 @@ fn files_written_in_turn_are_removed_at_once() {
     let begin = std::time::Instant::now();
     inside(&p, "busybox rm /x /y");
     let took = begin.elapsed();
-    assert!(took < std::time::Duration::from_secs(5), "{took:?}");
+    // It takes some tenths of a second, and some seconds where the machine is busy.
+    assert!(took < std::time::Duration::from_secs(20), "{took:?}");
     let held = of_store(&p);
     assert!(held < 16 << 20, "{held} bytes are in the store of what is removed");
 }
