@@ -292,8 +292,8 @@ mod loom_tests {
         }
     }
 
-    /// Each of `urgent` threads takes the lock once, and looks for it so often before it sleeps; loom
-    /// tells of one that sleeps for ever.
+    /// Each of `urgent` threads takes the lock once, and looks for it so often before it sleeps;
+    /// loom tells of one that sleeps for ever.
     fn each_gets_it(urgent: &'static [bool], spins: u32) {
         let mut model = loom::model::Builder::new();
         // Each may be interrupted so often where it need not wait: with more it takes minutes.

@@ -6,8 +6,8 @@
 //! one receiver at a time, of a space with a call that waits, *attends*: it waits for its stub's
 //! calls and for what the guest watches at once, and the event loop sleeps on.
 //!
-//! A sandbox that sleeps has no stub, so nobody attends then: the event loop alone wakes it, or does
-//! not while it is being saved.
+//! A sandbox that sleeps has no stub, so nobody attends then: the event loop alone wakes it, or
+//! does not while it is being saved.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,7 +35,7 @@ const MOST_FOR_OTHERS: u32 = 8;
 /// Calls in a row without anything from outside, after which it is no longer worth a host call more
 /// for each.
 const MOST_ALONE: u32 = 64;
-/// Calls in a row before which what has come from outside may wait.
+/// So many calls in a row go before what has come from outside.
 const MOST_BEFORE: u32 = 4;
 /// Threads of the space, at most: the host walks through their calls each time that it is asked
 /// whether there is one.
