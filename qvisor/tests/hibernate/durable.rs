@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -229,9 +229,21 @@ fn a_restore_that_is_killed_can_be_done_again() {
             open.try_send("ping");
             open.try_answer().is_some_and(|answer| answer == "pong")
         };
-        eventually("it goes on", limit(), || {
-            booted.restore(&c, &[]).success() || c.connect().is_some_and(answers)
-        });
+        let end = Instant::now() + limit();
+        loop {
+            let outcome = booted.restore(&c, &[]);
+            let connection = c.connect();
+            let is_reached = connection.is_some();
+            if outcome.success() || connection.is_some_and(answers) {
+                break;
+            }
+            let listed = booted.must(&c, &["list"]);
+            let tells = outcome.describe();
+            assert!(
+                Instant::now() < end,
+                "round {round}, reached: {is_reached}, {tells}\n{listed}"
+            );
+        }
         verified(&c.ask("verify"));
         let pid = booted.must(&c, &["ps", "--format", "json", &c.id]);
         let pid: Vec<i32> = serde_json::from_str(&pid).expect("JSON");
