@@ -93,7 +93,7 @@ impl KernelLock {
 
     /// Takes the lock next after the one who has it, or after others as urgent as this.
     pub fn lock_urgently(&self, wait: impl Fn(&AtomicU32, u32)) {
-        if self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+        if self.try_lock(1) {
             return;
         }
         // Either who gives it up sees this, or this one sees that it has been given up.
@@ -334,6 +334,7 @@ mod loom_tests {
     fn loom_two_urgent_ones_and_another() {
         each_gets_it(&[true, true, false], 0);
     }
+
     #[test]
     fn loom_three_of_whom_one_looks() {
         each_gets_it(&[false, false, false], 1);

@@ -232,16 +232,19 @@ fn a_restore_that_is_killed_can_be_done_again() {
         let end = Instant::now() + limit();
         loop {
             let outcome = booted.restore(&c, &[]);
-            let connection = c.connect();
-            let is_reached = connection.is_some();
-            if outcome.success() || connection.is_some_and(answers) {
+            if outcome.success() {
                 break;
             }
-            let listed = booted.must(&c, &["list"]);
-            let tells = outcome.describe();
+            let connection = c.connect();
+            let is_reached = connection.is_some();
+            if connection.is_some_and(answers) {
+                break;
+            }
             assert!(
                 Instant::now() < end,
-                "round {round}, reached: {is_reached}, {tells}\n{listed}"
+                "round {round}, reached: {is_reached}, {}\n{}",
+                outcome.describe(),
+                booted.must(&c, &["list"])
             );
         }
         verified(&c.ask("verify"));
